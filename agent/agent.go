@@ -1,13 +1,14 @@
-// Package agent configures volagent, and starts and stops its parts. It reads the configuration,
-// opens the state database, and gives each package below it the implementations of that package's
-// interfaces. Only the binary and the main functions of tests import it.
+// Package agent configures, starts and stops volagent. It reads the configuration, opens the state
+// database, and connects the packages of the agent: it implements the interfaces of each package
+// with types of the other packages. Only the binary and the main functions of tests import package
+// agent.
 //
 //	command.go  the commands of volagent
-//	life.go     the life of an agent: Open, Run, Close
-//	serve.go    the background tasks, and the stop in order
+//	life.go     the functions Open, Run and Close of an agent
+//	serve.go    the background tasks, and the orderly stop
 //	connect.go  the connections between packages
 //	state.go    the state database, and the identity of this agent
-//	agent.go    the parts of an agent, and New
+//	agent.go    the type Agent and the function New
 package agent
 
 import (
@@ -49,8 +50,8 @@ const (
 	lendCommand        = "lend"
 )
 
-// Seams are two points at which a test can observe or change the agent's behaviour. The binary sets
-// neither.
+// Seams are two functions with which a test can observe or change the agent's behavior. The binary
+// sets neither of them.
 type Seams struct {
 	// Tap is called around each commit of the state database.
 	Tap func(statedb.Point)
@@ -65,25 +66,25 @@ type Agent struct {
 	seams   Seams
 	log     hclog.Logger
 	started time.Time
-	down    chan struct{} // closed when the host begins to shut down
+	down    chan struct{} // closed when the shutdown of the host begins
 
-	// The state, which Open reads first.
+	// These fields hold the state, which Open reads first.
 	db           records.Store
 	events       *event.Log
 	secrets      secret.Resolver
 	host         *mount.Host
-	was, node    statedb.Node // the node as the last agent stored it, and now
-	halt         string       // why no call is sent to any plugin; empty in normal operation
-	otherDataDir string       // the data dir of another agent, if that is the reason for halt
+	was, node    statedb.Node // the node record of the last agent, and the current one
+	halt         string       // why the agent does not call plugins; empty in normal operation
+	otherDataDir string       // another agent's data dir, if that agent is the reason
 
-	// The plugins.
+	// These fields belong to plugins.
 	systemd *systemd.Bus
 	metrics *metrics.Metrics
 	plugins plugins.Set
 	changes topic[supervisor.Change]
 	tests   *plugintest.Service
 
-	// The volumes and claims.
+	// These fields belong to volumes and claims.
 	owners       *owner.Watcher
 	dirs         owndir.Dirs
 	queue        *reconcile.Queue
@@ -93,31 +94,31 @@ type Agent struct {
 	claims       *claim.Service
 	reaper       *claim.Reaper
 
-	// The sockets and their servers.
+	// These fields belong to the sockets and servers.
 	status        *status.Service
 	server        *apiserver.Server
-	group         int // may use the API socket
+	group         int // the group whose members may use the API socket
 	socket        net.Listener
 	runtimes      *dockervol.Service
 	runtimeServer *dockervol.Server
-	runtimeSocket net.Listener    // nil if docker_socket is not configured
-	scraped       *metrics.Server // nil without a metrics_address
+	runtimeSocket net.Listener    // nil if docker_socket is not set
+	scraped       *metrics.Server // nil if metrics_address is not set
 }
 
-// New reads the configuration. It starts nothing. With an error, the agent can only tell its
-// configuration, as far as it is valid.
+// New reads the configuration, but starts nothing. After an error, the agent can only print the
+// valid part of its configuration.
 func New(fl *pflag.FlagSet, stderr io.Writer, seams Seams) (*Agent, error) {
 	c, err := config.Load(fl)
 	return &Agent{c: c, flags: fl, seams: seams, log: c.Logger(stderr), started: time.Now().UTC(), down: make(chan struct{})}, err
 }
 
-// topic passes news from a package to others that are built later and depend on it. Subscribers are
-// added while the agent opens, before the first news; topic therefore needs no lock.
+// topic passes news from one package to packages that depend on it and are therefore created later.
+// All subscribers are added before the first news, so topic needs no lock.
 type topic[T any] struct{ subscribers []func(T) }
 
 func (t *topic[T]) subscribe(fn func(T)) { t.subscribers = append(t.subscribers, fn) }
 
-// publish calls all subscribers in the order of their subscription.
+// publish calls all subscribers in the order in which they were added.
 func (t *topic[T]) publish(news T) {
 	for _, fn := range t.subscribers {
 		fn(news)

@@ -24,7 +24,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These are volagent's exit codes. A restart by systemd does not help with exitUsage.
+// These are the exit codes of volagent. After exitUsage, a restart by systemd would not help.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -32,11 +32,11 @@ const (
 
 // Main runs volagent with its arguments and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer, seams Seams) int {
-	// The kernel prefers the main thread for a signal, even while that thread waits for storage
-	// that hangs. Keep all other work off the main thread.
+	// The kernel prefers to deliver signals to the main thread, even if that thread is blocked by
+	// storage that hangs. LockOSThread therefore keeps other goroutines off the main thread.
 	runtime.LockOSThread()
-	// The users of volumes must be able to traverse the directories down to the targets, and those
-	// that plugins make there. The caller's umask must not prevent that.
+	// Users of volumes must be able to enter the directories above the targets, and the directories
+	// that plugins create. The umask of the calling process must not prevent this.
 	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -62,10 +62,10 @@ func Main(args []string, stdout, stderr io.Writer, seams Seams) int {
 	return exitFailed
 }
 
-// Command returns `volagent` with its subcommands, for descriptions only.
+// Command returns the command `volagent` with its subcommands, only to generate descriptions.
 func Command(stderr io.Writer) *cobra.Command { return newCommand(stderr, Seams{}) }
 
-// newCommand returns `volagent` with its subcommands.
+// newCommand returns the command `volagent` with its subcommands.
 func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volagent",
@@ -118,7 +118,8 @@ func newCheckConfig() *cobra.Command {
 	return cmd
 }
 
-// newInspect returns `volagent inspect`. It compares the records with the host, without an agent.
+// newInspect returns the command `volagent inspect`, which compares the records with the host
+// without an agent.
 func newInspect() *cobra.Command {
 	var asJSON, inUse bool
 	cmd := &cobra.Command{
@@ -136,8 +137,8 @@ func newInspect() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := config.Load(cmd.Flags())
 			if err != nil {
-				// Inspect is for a host whose agent does not start, and this mistake may be the
-				// reason.
+				// The command is for hosts whose agent does not start. A mistake in the
+				// configuration may be the reason.
 				cmd.PrintErrf("volagent: warning: %v; inspecting data dir %s all the same\n", err, c.DataDir)
 			}
 
@@ -174,8 +175,8 @@ func newInspect() *cobra.Command {
 	return cmd
 }
 
-// newLocalDriver returns the command of the bundled driver. The supervisor runs it as a separate
-// process and calls it over a CSI socket, like any other driver.
+// newLocalDriver returns the command that runs the bundled driver. The supervisor starts it in a
+// separate process and calls it over a CSI socket, like any other driver.
 func newLocalDriver(stderr io.Writer) *cobra.Command {
 	var o localdriver.Options
 	cmd := &cobra.Command{
@@ -200,8 +201,8 @@ func newLocalDriver(stderr io.Writer) *cobra.Command {
 	return cmd
 }
 
-// newLaunch returns the command that executes a plugin's command in its own place. It runs in the
-// service that systemd starts for the supervisor.
+// newLaunch returns the command that replaces itself with a plugin's command. It runs in the
+// service that systemd starts for the plugin.
 func newLaunch() *cobra.Command {
 	return &cobra.Command{
 		Use:    launchCommand,
@@ -213,7 +214,7 @@ func newLaunch() *cobra.Command {
 }
 
 // newLend returns the command that opens a socket for the agent. It runs in a service that systemd
-// starts for this purpose.
+// starts only for this purpose.
 func newLend() *cobra.Command {
 	return &cobra.Command{
 		Use:    lendCommand + " ADDRESS SOCKET",

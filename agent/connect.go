@@ -37,8 +37,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// connectPlugins creates the supervisor and reads the plugin files, so that plugins are known before
-// any other part asks for them.
+// connectPlugins creates the supervisor and reads the plugin files. It runs before the other
+// connect functions, which need the plugins.
 func (a *Agent) connectPlugins(context.Context) error {
 	identity.WarnUnshared(a.host, a.c.MountRoot(), a.log)
 	a.c.WarnLong(a.log)
@@ -78,7 +78,7 @@ func (a *Agent) connectPlugins(context.Context) error {
 	return a.plugins.Load()
 }
 
-// tellChange emits an event for a new state of a plugin's part.
+// tellChange adds an event when the state of a plugin's part has changed.
 func (a *Agent) tellChange(c supervisor.Change) {
 	msg := c.View.News()
 	if c.Part != "" {
@@ -87,7 +87,8 @@ func (a *Agent) tellChange(c supervisor.Change) {
 	a.events.Add(volume.Event{Type: volume.PluginEvent(c.View.State), Plugin: c.Plugin, Part: c.Part, Message: msg})
 }
 
-// connectVolumes builds the path of a claim: from its admission to the steps on the host.
+// connectVolumes creates the services through which a claim passes, from its admission to the steps
+// on the host.
 func (a *Agent) connectVolumes(ctx context.Context) error {
 	owners := owner.New(owner.Options{Boot: a.host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd, Mounts: a.host, References: a.db.References})
 	if err := owners.Open(); err != nil {
@@ -149,7 +150,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 	return nil
 }
 
-// begun returns the volumes of unfinished snapshots.
+// begun returns the ids of the volumes that have unfinished snapshots.
 func (a *Agent) begun() (ids []string) {
 	for _, s := range statedb.Snapshots.All(a.db) {
 		ids = append(ids, s.Volumes...)
@@ -157,8 +158,9 @@ func (a *Agent) begun() (ids []string) {
 	return ids
 }
 
-// tellVolumes stores the events of volumes. It tells the supervisor when a claim is gone, because a
-// change of the plugin may wait for that. It watches each new mount that is the owner of its claim.
+// tellVolumes stores the events of volumes. When a claim has ended, it informs the supervisor,
+// because a change of the plugin may wait for the end of the claim. It starts to watch each new
+// mount that owns a claim.
 func (a *Agent) tellVolumes(evs []volume.Event) {
 	a.events.Add(evs...)
 	for _, e := range evs {
@@ -174,16 +176,16 @@ func (a *Agent) tellVolumes(evs []volume.Event) {
 	}
 }
 
-// leftoverUndone forgets the leftovers of a forced deregister after they are undone. It returns a
-// volume that may have waited for that.
+// leftoverUndone deletes the record of a forced deregister when the leftovers have been undone. It
+// returns the id of a volume that may have waited for the end of the leftovers.
 func (a *Agent) leftoverUndone(r volume.Record) (waiting string) {
 	waiting = a.dirs.DropLeftover(r, a.log)
 	a.plugins.Released(r.Volume.PluginID)
 	return waiting
 }
 
-// connectServers builds the services that describe the host, and the servers in front of all
-// services.
+// connectServers creates the services that describe the host, and the servers that give access to
+// all services.
 func (a *Agent) connectServers(context.Context) (err error) {
 	a.scraped = a.newScraped()
 	a.status = &status.Service{
@@ -226,8 +228,7 @@ func (a *Agent) connectServers(context.Context) (err error) {
 	return nil
 }
 
-// newScraped returns the server of the metrics on a TCP address, or nil if no address is
-// configured.
+// newScraped returns a server for metrics on a TCP address, or nil if no address is configured.
 func (a *Agent) newScraped() *metrics.Server {
 	if a.c.MetricsAddress == "" {
 		return nil
@@ -247,14 +248,13 @@ func (a *Agent) newScraped() *metrics.Server {
 	})
 }
 
-// These are the modes of the sockets. The group of the API socket may use it.
+// These are the modes of the sockets. The socket's group may use the API socket.
 const (
 	apiMode     = 0o660
 	runtimeMode = 0o600
 )
 
-// openSockets opens the sockets of the API and of the container runtimes, or takes them from
-// systemd.
+// openSockets opens the sockets for the API and for container runtimes, or takes them from systemd.
 func (a *Agent) openSockets(context.Context) (err error) {
 	passed := listen.Inherit(a.log)
 	defer passed.Close(a.log)

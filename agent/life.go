@@ -17,16 +17,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These limits bound the end of a shutdown, together with the limits in serve.go.
+// These constants limit the last steps of a shutdown. The constants in serve.go limit the earlier
+// steps.
 const (
-	tasksWithin  = 1500 * time.Millisecond // background tasks that were told to end
-	eventsWithin = time.Second             // the events of the shutdown
+	tasksWithin  = 1500 * time.Millisecond // the limit for background tasks to end
+	eventsWithin = time.Second             // the limit for storing the events of the shutdown
 )
 
-// Open opens the state and the sockets. The agent works on volumes and plugins only after Run
+// Open opens the state and the sockets. The agent does nothing with volumes and plugins until Run
 // starts.
 func (a *Agent) Open(ctx context.Context) (err error) {
-	ctx = context.WithoutCancel(ctx) // a signal ends the agent only after a complete start
+	ctx = context.WithoutCancel(ctx) // a signal ends the agent only after the start is complete
 	process.LoadingMemory()
 	for _, step := range []func(context.Context) error{a.openState, a.recall, a.connectPlugins, a.connectVolumes, a.connectServers, a.openSockets} {
 		if err := step(ctx); err != nil {
@@ -37,9 +38,8 @@ func (a *Agent) Open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Run runs until ctx ends. It then refuses new calls, starts no new steps and makes the last
-// commit, in this order. If the host is shutting down, Run first unmounts the volumes and ends the
-// plugins.
+// Run runs until ctx ends. It then refuses new calls, starts no new steps, and makes the last
+// commit. If the host is shutting down, Run first unmounts the volumes and ends the plugins.
 func (a *Agent) Run(ctx context.Context) error {
 	a.events.Add(volume.Event{Type: volume.EventAgentStarted, Message: "volagent " + api.Version})
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -65,14 +65,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// Close closes the sockets, the connections and the state, after Run or a failed Open. Plugins keep
-// running, and mounts stay.
+// Close closes the sockets, the connections and the state after Run has returned or Open has
+// failed. Plugins keep running, and mounts remain.
 func (a *Agent) Close() (err error) {
 	for _, l := range []net.Listener{a.socket, a.runtimeSocket} {
 		if l == nil {
 			continue
 		}
-		// Ignore ErrClosed, because a server that has stopped has already closed its listener.
+		// Ignore ErrClosed, because a server closes its listener when it stops.
 		if cerr := l.Close(); !errors.Is(cerr, net.ErrClosed) {
 			err = errors.Join(err, cerr)
 		}
@@ -95,7 +95,7 @@ func (a *Agent) Close() (err error) {
 }
 
 // run runs an agent until ctx ends. It starts the configured plugins and services, and continues
-// with every volume from the volume's recorded state. When run returns, plugins and mounts stay.
+// the work on each volume from the recorded state. When run returns, plugins and mounts remain.
 func run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) error {
 	a, err := New(fl, stderr, seams)
 	if err == nil {

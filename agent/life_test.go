@@ -35,8 +35,8 @@ func newAgent(t *testing.T, dir string) *Agent {
 	return a
 }
 
-// TestLife checks that New writes nothing, and that Open opens the socket. While one agent is open, a
-// second one cannot open the same data dir. After Close, the next agent can.
+// TestLife checks that New writes nothing, and that Open opens the socket. While an agent is open,
+// a second agent must not open the same data dir. After Close, another agent can open it.
 func TestLife(t *testing.T) {
 	dir := t.TempDir()
 	first := newAgent(t, dir)
@@ -71,7 +71,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestTopic checks that all subscribers hear all news, in the order of their subscription.
+// TestTopic checks that every subscriber receives all news, and that subscribers are called in the
+// order in which they were added.
 func TestTopic(t *testing.T) {
 	var news topic[string]
 	var heard []string

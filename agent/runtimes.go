@@ -9,15 +9,15 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// dockerLong and dockerShort are the times that docker waits for its volume plugins. The long one
-// is for creating and mounting a volume, the short one for all other requests.
+// dockerLong and dockerShort are the timeouts of docker for its volume plugins. dockerLong applies
+// when docker creates or mounts a volume, and dockerShort applies to all other requests.
 const (
 	dockerLong  = 2 * time.Minute
 	dockerShort = time.Minute
 )
 
-// patience returns how long a request may take. It leaves the runtime time to receive the answer
-// before its own timeout.
+// patience returns the time limits for requests of a container runtime. They are shorter than the
+// runtime's own timeouts, so that the runtime receives the answer in time.
 func patience(runtime string) dockervol.Patience {
 	if runtime == plugin.RuntimePodman {
 		t := container.PluginTimeout()
@@ -28,7 +28,7 @@ func patience(runtime string) dockervol.Patience {
 	return dockervol.Patience{Long: dockerLong - 10*time.Second, Short: dockerShort - 10*time.Second}
 }
 
-// runtimeCommands asks the runtimes through their own commands.
+// runtimeCommands sends queries to container runtimes by running their commands.
 type runtimeCommands struct{ via container.Via }
 
 // Using returns the names of the containers that use a volume.

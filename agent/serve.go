@@ -19,16 +19,16 @@ import (
 	"github.com/volagent/volagent/agent/sample"
 )
 
-// These limits bound a shutdown, with those in life.go. Their sum is below the 10 s that an operator
-// waits, and below the 15 s that systemd waits.
+// These constants limit a shutdown, together with the constants in life.go. Their sum is less than
+// the 10 seconds that an operator waits, and less than the 15 seconds that systemd waits.
 const (
-	answerWithin = 2 * time.Second // running API calls
-	stepWithin   = 5 * time.Second // the current step of each volume
-	pullWithin   = time.Second     // the same while the host goes down: hanging calls are abandoned
+	answerWithin = 2 * time.Second // the limit for running API calls
+	stepWithin   = 5 * time.Second // the limit for the current step of each volume
+	pullWithin   = time.Second     // replaces stepWithin when the host shuts down
 )
 
-// begin starts the servers and the background tasks. A task that must not end sends its error to
-// failed.
+// begin starts the servers and the background tasks. If a task that must keep running ends with an
+// error, begin sends the error to failed.
 func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<- error) {
 	background := func(fn func() error) {
 		wg.Go(func() {
@@ -42,9 +42,9 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 	if a.runtimeSocket != nil {
 		background(func() error { return a.runtimeServer.Serve(a.runtimeSocket) })
 	}
-	if a.halt == "" { // in halt, plugins would mount where other processes do not see the mounts
-		// Detach the claims whose owners ended while no agent ran, before anything is mounted for
-		// them.
+	if a.halt == "" { // Halt means that the agent must not mount anything
+		// Before any volume is mounted, detach the claims whose owners ended while no agent was
+		// running.
 		a.reaper.Pass(running)
 		wg.Go(func() { a.reaper.Run(running) })
 		wg.Go(func() { a.runtimes.Run(running) })
@@ -53,7 +53,7 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 		wg.Go(func() { a.db.Notes.Complete(running) })
 		wg.Go(func() { plugins.RecoverTests(running, a.plugins.Usage, a.tests, a.log) })
 		wg.Go(func() { a.files.Run(running) })
-		if every, err := a.c.SampleEvery(); err == nil { // check has validated it
+		if every, err := a.c.SampleEvery(); err == nil { // the configuration has been validated
 			wg.Go(func() { a.newSampler(every).Run(running) })
 		}
 	}
@@ -66,7 +66,7 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 	a.queue.Start()
 }
 
-// newSampler returns the sampler of reports for the metrics.
+// newSampler returns a sampler that asks plugins for the reports in the metrics.
 func (a *Agent) newSampler(every time.Duration) *sample.Sampler {
 	return sample.New(sample.Options{
 		Every: every, Volumes: a.db.Volumes, View: a.plugins.View, Last: a.queue.Last, Log: a.log,
@@ -77,8 +77,8 @@ func (a *Agent) newSampler(every time.Duration) *sample.Sampler {
 	})
 }
 
-// stop ends the servers, the steps and, if the host is going down, the plugins. It returns the text
-// of the last event.
+// stop ends the servers and the steps. If the host is shutting down, it also ends the plugins. It
+// returns the text of the last event.
 func (a *Agent) stop(inOrder bool) (last string) {
 	host := &process.Shutdown{
 		Halt: a.halt, Systemd: a.systemd, Queue: a.queue, Plugins: a.plugins, Records: records.WithLeftovers{Store: a.db}.Volumes, Events: a.events.Add, Down: a.down, Log: a.log,
@@ -111,7 +111,8 @@ func (a *Agent) stop(inOrder bool) (last string) {
 	return last
 }
 
-// stopQueue ends all steps, and records whether they all ended in time.
+// stopQueue stops the queue of volumes. If all steps have ended in time, it records this for the
+// next agent.
 func (a *Agent) stopQueue(ctx context.Context) {
 	if !a.queue.Stop(ctx) || a.halt != "" {
 		return
@@ -121,7 +122,7 @@ func (a *Agent) stopQueue(ctx context.Context) {
 	}
 }
 
-// wait returns when the agent must stop. It returns an error if a part of the agent failed.
+// wait returns when the agent must stop. It returns an error if a background task has failed.
 func (a *Agent) wait(ctx context.Context, failed <-chan error) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
@@ -145,8 +146,8 @@ func (a *Agent) notifyReady() {
 	process.Notify(a.log, daemon.SdNotifyReady+"\nSTATUS="+a.status.Line())
 }
 
-// reload reads the configuration and the plugin files again. It logs settings that need a restart.
-// A file with a mistake changes nothing.
+// reload reads the configuration and the plugin files again. It logs a warning if a changed setting
+// requires a restart. If a file has a mistake, nothing changes.
 func (a *Agent) reload() {
 	c, err := config.Load(a.flags)
 	if err != nil {

@@ -19,17 +19,17 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// openState creates the directories and opens the files that only one agent may use. If the state
-// database was lost, it fills a new one from the notes and copies.
+// openState creates the directories and opens the files of the data dir, which only one agent can
+// have open. If the state database was lost, openState fills a new one from the notes and copies.
 func (a *Agent) openState(ctx context.Context) error {
-	// The user of a service must be able to traverse these directories to its volume.
+	// Services that use volumes must be able to enter these directories to reach their volumes.
 	for _, dir := range []string{a.c.DataDir, a.c.MountRoot()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("cannot make the data dir: %w", err)
 		}
 	}
 
-	// On a read-only data dir, the mode stays as the last agent set it.
+	// If the data dir is read-only, it keeps the mode that an earlier agent set.
 	if err := os.Chmod(a.c.DataDir, 0o711); err != nil && !errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("cannot open the data dir to the users of volumes: %w", err)
 	}
@@ -61,7 +61,7 @@ func (a *Agent) openState(ctx context.Context) error {
 	return a.adopt(ctx, damage)
 }
 
-// openEvents opens the event history of this data dir.
+// openEvents opens the event history in the data dir.
 func (a *Agent) openEvents() {
 	log := a.log.Named("event")
 	a.events = event.Open(event.Options{
@@ -71,7 +71,7 @@ func (a *Agent) openEvents() {
 	})
 }
 
-// adopt fills the state database if the last one was lost.
+// adopt fills the new state database if the previous one was lost.
 func (a *Agent) adopt(ctx context.Context, damage string) (err error) {
 	a.was = a.db.Node()
 	a.node = a.was
@@ -86,13 +86,13 @@ func (a *Agent) adopt(ctx context.Context, damage string) (err error) {
 	return err
 }
 
-// hostSteps returns a Manager that looks at the host, and makes no call to any plugin.
+// hostSteps returns a Manager that examines the host but does not call any plugin.
 func (a *Agent) hostSteps() *volmgr.Manager {
 	return volmgr.New(volmgr.Options{Root: a.c.MountRoot(), Host: a.host})
 }
 
-// recall determines the identity of this host, and whether calls are allowed. It then adapts the
-// records to the way in which the last agent ended.
+// recall determines the identity of this host, and whether the agent may call plugins. It then
+// updates the records according to how the last agent stopped.
 func (a *Agent) recall(ctx context.Context) (err error) {
 	if a.halt == "" {
 		e, err := identity.ClaimRuntimeDir(ctx, a.c.Dirs(), a.was.DataDir, a.host, a.log)
@@ -112,7 +112,7 @@ func (a *Agent) recall(ctx context.Context) (err error) {
 
 	a.db.Notes = notes.New(notes.Options{Records: a.db.DB, Files: a.hostSteps(), NodeID: a.node.ID, DataDir: a.c.DataDir, Log: a.log})
 	if a.halt != "" {
-		return nil // no work is done, so the records do not change
+		return nil // the agent does no work, so the records do not change
 	}
 
 	switch err := a.db.Reload(ctx, a.node, identity.Ended(a.was, a.node)); {
@@ -121,7 +121,7 @@ func (a *Agent) recall(ctx context.Context) (err error) {
 	case a.was.ID == "":
 		return err
 	default:
-		// On a full disk the agent starts all the same, because it can still report the problem and
+		// The agent starts even if the disk is full, because it can still report the problem and
 		// detach claims.
 		a.log.Error("cannot note who this host is in this boot", "error", err)
 		return nil

@@ -21,11 +21,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// storm simulates one volume with a failing plugin, and counts the attempts. It uses synctest's
-// fake clock.
+// storm simulates a volume with a failing plugin, and counts the attempts. It uses the fake clock
+// of synctest.
 type storm struct {
 	queue *reconcile.Queue
-	fail  func(a volume.Action, n int) *volume.CallError // the error of the n-th step
+	fail  func(a volume.Action, n int) *volume.CallError // returns the error of the n-th step
 
 	mu       sync.Mutex
 	record   volume.Record
@@ -107,7 +107,7 @@ func (s *storm) Do(_ context.Context, _ volume.Record, a volume.Action, _ plugin
 	return volume.Outcome{}
 }
 
-// counter counts the bytes that are written to the agent's log.
+// counter counts the bytes written to the agent's log.
 type counter struct {
 	mu sync.Mutex
 	n  int
@@ -120,8 +120,8 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// day runs fn with synctest's fake clock. Events are stored and logged as in the agent. day returns
-// the total size of the events and the log, in bytes.
+// day runs fn with the fake clock of synctest. It stores and logs events as the agent does. It
+// returns the total number of bytes in the events and the log.
 func day(t *testing.T, fn func(events *event.Log)) (bytes int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -146,13 +146,14 @@ func day(t *testing.T, fn func(events *event.Log)) (bytes int) {
 	return bytes + said.n
 }
 
-// TestDayOfFailure checks the cost of a volume that fails for 24 hours. It allows at most 400
-// failed attempts, and 1 MiB of log and events.
+// TestDayOfFailure checks how much work and output a volume causes if it fails for 24 hours. The
+// limits are 400 failed attempts, and 1 MiB of log and events.
 func TestDayOfFailure(t *testing.T) {
 	internal := func(a volume.Action, message string) *volume.CallError {
 		return &volume.CallError{Step: string(a.Kind), Code: "Internal", Message: message, Retry: volume.RetryBackoff, Answered: true}
 	}
-	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, the maximum length of a stored error message
+	// The length is 1 KB, which is the maximum length of a stored error.
+	long := strings.Repeat("some words of the plugin about this ", 28)
 	every := func(kinds ...call.Method) func(volume.Action, int) *volume.CallError {
 		return func(a volume.Action, _ int) *volume.CallError {
 			for _, k := range kinds {
@@ -178,10 +179,10 @@ func TestDayOfFailure(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		allocs int
-		gone   bool // the claims are being detached
+		gone   bool // whether the claims are being detached
 		fail   func(volume.Action, int) *volume.CallError
 		run    func(*storm, *event.Log)
-		least  int // with fewer failed attempts, the test would prove nothing
+		least  int // the minimum of failed attempts for a meaningful test
 	}{
 		{"one step", 1, false, every(call.NodeStage), asleep, 250},
 		{"a call that must change first", 1, false, func(a volume.Action, n int) *volume.CallError {
@@ -244,8 +245,8 @@ func TestDayOfFailure(t *testing.T) {
 	}
 }
 
-// stormRecord returns a volume with claims. If gone is set, the claims are mounted and being
-// detached.
+// stormRecord returns a record with the given number of claims. If gone is set, the claims are
+// mounted and are being detached.
 func stormRecord(t *testing.T, allocs int, gone bool) volume.Record {
 	t.Helper()
 	r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Capabilities: []call.Capability{{

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/cli/volume"
 )
 
-// aliases returns the short commands at the top level (ls, inspect, ps and status), and the hidden
-// commands that explain a wrong name.
+// aliases returns two kinds of commands for the top level: the short commands ls, inspect, ps and
+// status, and hidden commands that correct a wrong name.
 func aliases(a *command.App) []*cobra.Command {
 	list := volume.NewList(a)
 	list.Use, list.Aliases, list.Short = "ls", nil, "List the volumes (short for volume list)"

@@ -51,7 +51,7 @@ func TestNormalise(t *testing.T) {
 	} {
 		_, root := testRoot()
 		got := command.Normalise(root, strings.Fields(tt.in))
-		// Normalise may move flags before arguments, but it must not change the order of the flags.
+		// Normalise may move flags before the arguments, but must keep the order of the flags.
 		if sorted(got) != sorted(strings.Fields(tt.want)) || flagsOf(got) != flagsOf(strings.Fields(tt.want)) {
 			t.Errorf("%s\n got %s\nwant %s", tt.in, strings.Join(got, " "), tt.want)
 		}
@@ -68,7 +68,7 @@ func flagsOf(args []string) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(args), func(a string) bool { return len(a) < 2 || a[0] != '-' }), " ")
 }
 
-// flagsOfCommand returns a command's own flags and the inherited ones.
+// flagsOfCommand returns all flags of a command, including inherited flags.
 func flagsOfCommand(c *cobra.Command) *pflag.FlagSet {
 	c.InitDefaultHelpFlag()
 	c.InitDefaultVersionFlag()
@@ -76,8 +76,9 @@ func flagsOfCommand(c *cobra.Command) *pflag.FlagSet {
 	return c.Flags()
 }
 
-// TestEveryFlagWithOneDash checks that every long flag of every command works with one dash, before
-// and after the command's words, with its value in the same argument or the next.
+// TestEveryFlagWithOneDash checks that every long flag of every command also works with one dash.
+// It tries each flag before and after the name of the command. It passes the value in the same
+// argument and in the next argument.
 func TestEveryFlagWithOneDash(t *testing.T) {
 	_, tree := testRoot()
 	tried := 0
@@ -122,13 +123,13 @@ func valueFor(f *pflag.Flag) string {
 	case "duration":
 		return "7s"
 	case "string", "stringArray":
-		return "-x" // looks like a flag, but is not one
+		return "-x" // the value starts with a dash, but is not a flag
 	default:
 		return "a value of a type without a test: " + f.Value.Type()
 	}
 }
 
-// parses parses the arguments with cobra as Run does, but does not run the command.
+// parses parses the arguments as Run does, but does not run the command.
 func parses(args []string, path, flag, value string) error {
 	_, root := testRoot()
 	args = command.Normalise(root, args)
@@ -146,12 +147,12 @@ func parses(args []string, path, flag, value string) error {
 	return nil
 }
 
-// TestFlagsMeanTheSameEverywhere checks that a flag takes a value in every command or in none.
-// Normalise relies on this when it searches for the command.
+// TestFlagsMeanTheSameEverywhere checks that a flag takes a value either in every command or in no
+// command. Normalise depends on this rule when it searches for the command.
 func TestFlagsMeanTheSameEverywhere(t *testing.T) {
 	_, root := testRoot()
 	takes, letters := map[string]bool{}, map[string]string{}
-	// The arguments of mount(8) and umount(8) have these short flags, with their own meanings.
+	// These commands use a short flag with the meaning that it has in mount(8) or umount(8).
 	others := map[string]string{"volctl mount": "o", "volctl umount": "f", "volctl systemd generate": "o"}
 	walk(root, func(c *cobra.Command) {
 		flagsOfCommand(c).VisitAll(func(f *pflag.Flag) {
@@ -196,8 +197,8 @@ func TestCommandsAreComplete(t *testing.T) {
 	})
 }
 
-// TestDashedIDs checks that every command accepts an id that begins with "-" after the argument
-// "--". volctl writes such ids that way in the commands that it suggests.
+// TestDashedIDs checks that every command accepts an id that begins with "-", if the id comes after
+// "--". volctl itself suggests commands of this form.
 func TestDashedIDs(t *testing.T) {
 	tried := 0
 	_, root := testRoot()

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/cli/command"
 )
 
-// expect checks the exit code, the complete stdout, and a part of stderr.
+// expect checks the exit code and the complete stdout. It also checks that stderr contains a text.
 func expect(t *testing.T, got result, code int, stdout, stderr string) {
 	t.Helper()
 	if got.code != code || got.stdout != stdout || !strings.Contains(got.stderr, stderr) || (stderr == "") != (got.stderr == "") {
@@ -108,7 +108,7 @@ func TestClaim(t *testing.T) {
 		t.Errorf("json: %+v, %v", res, err)
 	}
 	expect(t, r.volctl("volume", "claim", "dta"), 3, "", `near: "data"`)
-	// A command that changes state accepts only the exact id.
+	// A command that changes state accepts only a complete id.
 	expect(t, r.volctl("volume", "claim", "data-"), 3, "", `near: "data"`)
 }
 
@@ -122,8 +122,8 @@ func TestClaimNotMounted(t *testing.T) {
 	expect(t, r.volctl("volume", "claim", "data"), 1, "", "the claim is pending\nhint: volctl volume status data\n")
 }
 
-// TestClaimOutlivesTheAgent checks that a claim repeats its request if the agent restarts during
-// the call.
+// TestClaimOutlivesTheAgent checks that volctl repeats the request for a claim if the agent
+// restarts during the request.
 func TestClaimOutlivesTheAgent(t *testing.T) {
 	f := world()
 	calls := 0
@@ -251,7 +251,7 @@ func TestDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "delete", "gone", "-y", "-ignore-not-found"), 0, "nothing to do\n", "")
 	expect(t, r.volctl("volume", "delete", "dat", "-y"), 3, "", "near: ")
 	f.sent()
-	f.ours("data") // the command asks for confirmation only if the volume can be deleted
+	f.ours("data") // volctl asks for confirmation only if the volume can be deleted
 	r.terminal, r.stdin = true, "no\n"
 	expect(t, r.volctl("volume", "delete", "data"), 1, "", `Destroy volume "data" and all its data? [y/N] `)
 	expectSent(t, f, "GET /v1/volumes/data")
@@ -259,7 +259,7 @@ func TestDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "delete", "data"), 0, "deleted volume \"data\"\n", "[y/N] ")
 }
 
-// ours turns a volume into one that the agent created and that has no claims.
+// ours marks a volume as created by the agent, and removes all its claims.
 func (f *fake) ours(id string) {
 	for i := range f.volumes {
 		if f.volumes[i].Spec.ID == id {
@@ -268,8 +268,8 @@ func (f *fake) ours(id string) {
 	}
 }
 
-// TestInterruptedQuestion checks that Ctrl-C ends an unanswered question, and that the command
-// changes nothing.
+// TestInterruptedQuestion checks that Ctrl-C ends volctl while it waits for an answer to a
+// question, and that volctl then changes nothing.
 func TestInterruptedQuestion(t *testing.T) {
 	f := world()
 	f.ours("data")
@@ -422,7 +422,7 @@ func TestWait(t *testing.T) {
 	expect(t, r.volctl("wait", "-volume", "dta", "-for", "free"), 3, "", `near: "data"`)
 }
 
-// TestWaitForTheAgent checks that wait also waits for an agent that has not started yet.
+// TestWaitForTheAgent checks that "volctl wait" also waits for an agent that has not started yet.
 func TestWaitForTheAgent(t *testing.T) {
 	r := run{ctx: t.Context(), socket: filepath.Join(shortDir(t), "s")}
 	expect(t, r.volctl("wait", "-timeout", "300ms"), 5, "", "volctl: cannot wait for the agent: after 300ms: no agent answers on SOCKET: there is no such socket\nhint: start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
@@ -441,7 +441,7 @@ func TestWaitForTheAgent(t *testing.T) {
 	expect(t, gone.volctl("wait"), 1, "", "interrupted")
 }
 
-// TestFollow checks that Ctrl-C ends a followed stream without an error.
+// TestFollow checks that Ctrl-C ends a stream with --follow without an error.
 func TestFollow(t *testing.T) {
 	for _, args := range []string{"events -f", "plugin logs nfs -f"} {
 		f := world()
@@ -495,7 +495,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestDeleteChecksFirst checks that delete asks no question about a volume that cannot be deleted.
+// TestDeleteChecksFirst checks that "volctl volume delete" asks no question if the volume cannot be
+// deleted.
 func TestDeleteChecksFirst(t *testing.T) {
 	f := world()
 	r := with(t, f)

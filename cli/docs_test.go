@@ -16,7 +16,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestReferenceIsCurrent checks that docs/cli.md matches the commands, from which it is generated.
+// TestReferenceIsCurrent checks that docs/cli.md is up to date. The page is generated from the
+// commands.
 func TestReferenceIsCurrent(t *testing.T) {
 	_, root := testRoot()
 	var b strings.Builder
@@ -31,7 +32,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 	golden(t, filepath.Join("..", "docs", "cli.md"), b.String())
 }
 
-// exitCodeTable formats the exit codes in the help as a table.
+// exitCodeTable formats the exit codes in the help text as a Markdown table.
 func exitCodeTable(help string) string {
 	var b strings.Builder
 	for line := range strings.Lines(help + "\n") {
@@ -65,8 +66,8 @@ func reference(b *strings.Builder, c *cobra.Command) {
 	section(b, "", c.NonInheritedFlags())
 }
 
-// fenced puts lines that begin with two spaces into code blocks. The help uses such lines for
-// tables.
+// fenced puts lines that begin with two spaces into code blocks. Such lines are tables in the help
+// text.
 func fenced(text string) string {
 	var b strings.Builder
 	inside := false
@@ -112,8 +113,8 @@ func section(b *strings.Builder, title string, flags *pflag.FlagSet) {
 	b.WriteString("| flag | |\n|---|---|\n" + strings.Join(rows, "\n") + "\n\n")
 }
 
-// TestFuzzTestsAreListed checks that CONTRIBUTING.md names every fuzz test with its package, and no
-// other test.
+// TestFuzzTestsAreListed checks that CONTRIBUTING.md lists every fuzz test with its package, and
+// nothing else.
 func TestFuzzTestsAreListed(t *testing.T) {
 	const root = ".."
 	there := map[string][]string{}
@@ -153,7 +154,7 @@ func TestFuzzTestsAreListed(t *testing.T) {
 	}
 }
 
-// walk visits a command and all commands below it.
+// walk calls each for a command and for all commands below it.
 func walk(cmd *cobra.Command, each func(*cobra.Command)) {
 	each(cmd)
 	for _, c := range cmd.Commands() {

@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// ill returns the report about a host with one finding of each severity. The doctor can fix two of
-// them.
+// ill returns the report for a host with one finding of each severity. The doctor can fix two of
+// the findings.
 func ill() api.Doctor {
 	return api.Doctor{
 		Time: now, TookMS: 12, Volumes: 12, Claims: 11, Plugins: 3,
@@ -36,7 +36,7 @@ func ill() api.Doctor {
 	}
 }
 
-// patient returns a fake agent that reports these findings until they are fixed.
+// patient returns a fake agent that reports the findings in d until they have been fixed.
 func patient(d api.Doctor) *fake {
 	f := world()
 	f.on["GET /v1/doctor"] = func(*http.Request) (any, error) { return d, nil }
@@ -72,8 +72,8 @@ func TestDoctor(t *testing.T) {
 	golden(t, filepath.Join("testdata", "doctor.txt"), text)
 }
 
-// TestDoctorAsks checks --fix on a terminal. The command shows the findings and asks for
-// confirmation. It changes nothing unless the answer is yes.
+// TestDoctorAsks checks "volctl doctor --fix" on a terminal. It must show the findings and ask for
+// confirmation, and must change nothing unless the answer is yes.
 func TestDoctorAsks(t *testing.T) {
 	f := patient(ill())
 	r := with(t, f)
@@ -89,8 +89,8 @@ func TestDoctorAsks(t *testing.T) {
 	}
 }
 
-// TestDoctorAlone checks doctor without an agent. It reports why the agent does not answer, and
-// mistakes in fstab.
+// TestDoctorAlone checks "volctl doctor" without an agent. It must report why the agent does not
+// answer, and mistakes in fstab.
 func TestDoctorAlone(t *testing.T) {
 	dir := shortDir(t)
 	table := filepath.Join(dir, "fstab")

@@ -18,7 +18,7 @@ const (
 	exitPermission        = 8
 )
 
-// exitCodesHelp is the table of exit codes in the help.
+// exitCodesHelp is the table of exit codes in the help text.
 const exitCodesHelp = `Exit codes:
   0  done
   1  failed, or interrupted
@@ -30,7 +30,7 @@ const exitCodesHelp = `Exit codes:
   7  the agent is not reachable
   8  permission denied`
 
-// exitCode returns the exit code for an error. No other code chooses an exit code for volctl.
+// exitCode returns the exit code for an error. No other function decides the exit code of volctl.
 func exitCode(err error) int {
 	switch command.CodeOf(err) {
 	case "":

@@ -24,24 +24,25 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected outputs")
 
-// now is the current time in all tests.
+// now is the current time in all tests of this package.
 var now = time.Date(2026, 3, 10, 3, 12, 11, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
 
-// fake is an agent with fixed answers, and with functions for special routes.
+// fake is a fake agent. It has fixed answers, and functions that answer special requests.
 type fake struct {
 	volumes []api.Volume
 	plugins []api.Plugin
 	node    *api.Node
-	// on maps "METHOD /path" to a handler. A handler overrides the fixed answer for the same route.
+	// on maps "METHOD /path" to the function that answers this request. The function replaces the
+	// fixed answer.
 	on map[string]func(r *http.Request) (any, error)
 
 	mu       sync.Mutex
 	requests []string
 }
 
-// raw is an answer that is not JSON.
+// raw is the text of an answer that is not JSON.
 type raw string
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -58,7 +59,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		var e *api.Error
 		if !errors.As(err, &e) {
-			panic(http.ErrAbortHandler) // the fake agent dies during the request
+			panic(http.ErrAbortHandler) // the fake agent closes the connection
 		}
 		w.WriteHeader(e.Code.HTTPStatus())
 		_ = json.NewEncoder(w).Encode(api.ErrorBody{Error: e})
@@ -120,7 +121,7 @@ func (f *fake) answer(r *http.Request) (any, error) {
 	return nil, &api.Error{Code: api.CodeFailed, Message: "the fake does not know " + r.URL.Path}
 }
 
-// sent returns the requests that the fake received since the last call of sent.
+// sent returns the requests that the fake agent has received since the last call of sent.
 func (f *fake) sent() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,7 +130,7 @@ func (f *fake) sent() []string {
 	return sent
 }
 
-// listen serves the fake on a socket.
+// listen starts a server for the fake agent on a socket.
 func (f *fake) listen(t *testing.T, socket string) *httptest.Server {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
@@ -144,7 +145,7 @@ func (f *fake) listen(t *testing.T, socket string) *httptest.Server {
 	return srv
 }
 
-// shortDir returns a directory with a path that is short enough for a socket.
+// shortDir returns a directory whose path is short enough for a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vc") //nolint:usetesting // t.TempDir is too long for a socket
@@ -155,21 +156,21 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// run is the environment of one run of volctl in a test.
+// run holds the environment in which a test runs volctl.
 type run struct {
 	ctx      context.Context
 	socket   string
 	env      map[string]string
 	stdin    string
-	terminal bool // stdin is a terminal
-	colour   bool // stdout is a terminal
-	columns  int  // the width of that terminal
+	terminal bool // whether stdin is a terminal
+	colour   bool // whether stdout is a terminal
+	columns  int  // the width of the terminal on stdout
 	cgroup   string
-	service  map[string]string // systemd's answer about the agent's unit
+	service  map[string]string // systemd's properties of the agent's unit
 	program  string
 	host     mount.Host
-	// looks limits how often the progress is updated. The updates then follow each other without
-	// real pauses. 0 means that the real clock is used.
+	// looks is the number of updates of the progress display. The updates then happen without real
+	// pauses. 0 selects the real clock.
 	looks int
 }
 
@@ -178,7 +179,7 @@ type result struct {
 	code           int
 }
 
-// with serves a fake until the test ends.
+// with serves a fake agent until the test ends, and returns a run that connects to the agent.
 func with(t *testing.T, f *fake) *run {
 	t.Helper()
 	socket := filepath.Join(shortDir(t), "s")
@@ -232,7 +233,8 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// pauses returns a Pause that returns at once n times, and then blocks until ctx ends.
+// pauses returns a Pause function that returns immediately n times. After that, it blocks until ctx
+// ends.
 func pauses(n int) func(context.Context, time.Duration) error {
 	return func(ctx context.Context, _ time.Duration) error {
 		if n--; n < 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/cli/command"
 )
 
-// FuzzArguments checks that normalise only reorders arguments and adds dashes. It loses no argument
-// and leaves the arguments after "--" unchanged.
+// FuzzArguments checks that Normalise only reorders arguments and adds dashes. It must not lose an
+// argument, or change the arguments after "--".
 func FuzzArguments(f *testing.F) {
 	for _, text := range []string{
 		"volume status data", "-o json volume list", "volume detach data web -force", "volume detach -- -force -x", "-", "--", "volume -abc --x=y", "mount -o ro,x a /b", "-socket /x version", "\x00", "volume create -f -",

@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-// helperRun is like mountRun, but runs the program under the name mount.csi.
+// helperRun is like mountRun, but runs volctl under the name mount.csi.
 func helperRun(t *testing.T, f *fake) (*run, *sham, string) {
 	t.Helper()
 	r, s, dir := mountRun(t, f)
@@ -74,8 +74,8 @@ func TestMountHelper(t *testing.T) {
 	}
 }
 
-// TestMountHelperWithoutAgent checks that the helper waits for an agent if the option _netdev is
-// given. Without _netdev, the error must tell the user how to change the line of fstab.
+// TestMountHelperWithoutAgent checks that the helper waits for the agent if the mount has the
+// option _netdev. Without _netdev, the error must tell the user how to change the line in fstab.
 func TestMountHelperWithoutAgent(t *testing.T) {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n"
 	f := world()
@@ -98,7 +98,7 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 
 	booting := "mount.csi: cannot mount volume \"data\" at " + dir + ": the host is booting; add _netdev,nofail to its line"
-	s.boots = true // without _netdev, this mount may be part of the boot
+	s.boots = true // a mount without _netdev may be part of the boot
 	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 	fstab("data " + dir + " csi rw,nofail 0 0")
 	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", "there is no such socket; add _netdev,nofail to its line")
@@ -119,16 +119,17 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	}()
 	expect(t, r.volctl("data", dir, "-o", "rw,_netdev"), 0, "", "")
 	<-came
-	// The mount is refused although an agent runs.
+	// During boot, the helper refuses a mount without _netdev even if an agent runs.
 	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", booting)
-	for _, in := range []string{"", unit} { // mounts by a person, and by systemd after the boot
+	// A user may mount the volume during the boot, and systemd may mount it after the boot.
+	for _, in := range []string{"", unit} {
 		s.boots, s.table, r.cgroup = in == "", "", in
 		expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 0, "", "")
 	}
 }
 
-// TestMountHelperHangs checks that an agent that accepts but never answers delays a mount only
-// until the timeout.
+// TestMountHelperHangs checks the helper with an agent that accepts the connection but never
+// answers. The helper must fail at the timeout.
 func TestMountHelperHangs(t *testing.T) {
 	f := world()
 	r, _, dir := helperRun(t, f)
@@ -170,26 +171,26 @@ func TestUmount(t *testing.T) {
 		t.Errorf("sent %q", sent)
 	}
 
-	// The mount is already gone, but its claim still exists.
+	// The directory is no longer mounted, but the claim still exists.
 	expect(t, r.volctl("umount", dir, "-o", "json"), 0, "{\n  \"dir\": \""+dir+"\",\n  \"volume\": \"data\",\n  \"alloc\": \"a\",\n  \"outcome\": \"detached\"\n}\n", "")
 	s.expectCalls(t)
 
-	// The agent detached the claim before the unmount.
+	// The agent already detached the claim when the volume was unmounted.
 	s.mounts(dir, "ext4")
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeNotFound, Message: "no claim"})
 	expect(t, r.volctl("umount", "-l", "-f", dir, "-q"), 0, "data\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
-	// Another mount covers the mount of the volume at the same directory.
+	// A tmpfs is mounted over the volume.
 	s.mounts(dir, "ext4")
 	s.mounts(dir, "tmpfs")
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", "something was mounted over another mount at "+dir+", which is still there: ext4 on /dev/sdb\n")
 
-	// The detach takes too long.
+	// The detach takes longer than the timeout.
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeTimeout, Message: "after 80s: its plugin is not ready", Hint: "x"})
 	expect(t, r.volctl("umount", dir), 5, "", "volctl: cannot detach volume \"data\" yet ("+dir+" is unmounted, and the agent continues): after 80s: its plugin is not ready\nhint: volctl volume status data\n")
 
-	// Another process mounts the volume again in the meantime.
+	// Another process mounts the volume again before the detach.
 	s.mounts(dir, "ext4")
 	s.unmounts = func() {}
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeRefused, Message: "it is owned by the mount"})
@@ -199,14 +200,14 @@ func TestUmount(t *testing.T) {
 		t.Errorf("umount must not detach the claim of the process that mounted it again: %s", sent)
 	}
 
-	// The agent dies.
+	// The agent closes the connection.
 	s.unmounts = nil
 	f.on["DELETE /v1/volumes/data/claims/a"] = func(*http.Request) (any, error) { return nil, errors.New("die") }
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent detaches volume \"data\" when it runs: the agent on SOCKET disconnected")
 }
 
-// TestUmountAnew checks that a claim ends with its mount, even if the agent had unmounted the
-// volume in order to mount it again.
+// TestUmountAnew checks that "volctl umount" ends a claim even if the agent refuses the detach
+// because it is mounting the volume again.
 func TestUmountAnew(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -221,7 +222,7 @@ func TestUmountAnew(t *testing.T) {
 		t.Errorf("it is to end with its mount: %s", sent)
 	}
 
-	// The directory has an old claim, which is being detached, and a new claim.
+	// The directory has two claims: an old claim that is being detached, and a new claim.
 	next := f.volumes[0].Claims[0]
 	f.volumes[0].Claims[0].Wanted, next.Alloc, next.Wanted = false, "b", true
 	f.volumes[0].Claims = append(f.volumes[0].Claims, next)
@@ -229,7 +230,8 @@ func TestUmountAnew(t *testing.T) {
 	expect(t, r.volctl("umount", dir, "-o", "go-template={{.alloc}}"), 0, "b\n", "")
 }
 
-// TestUmountRefused checks that umount changes only mounts that belong to a claim of volctl mount.
+// TestUmountRefused checks that "volctl umount" unmounts only mounts that belong to a claim of
+// "volctl mount".
 func TestUmountRefused(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -245,7 +247,7 @@ func TestUmountRefused(t *testing.T) {
 	expect(t, r.volctl("umount", dir, "--timeout", "0s"), 2, "", "--timeout must be more than 0")
 	s.expectCalls(t)
 
-	// Without an agent, umount can still find the mount in libmount's table.
+	// Without an agent, "volctl umount" finds the mount in libmount's table.
 	r.socket += "x"
 	expect(t, r.volctl("umount", dir), 7, "", "hint: umount "+dir+" works without the agent, which detaches the volume when it runs\n")
 	s.expectCalls(t)
@@ -255,8 +257,7 @@ func TestUmountRefused(t *testing.T) {
 	s.expectCalls(t, "umount2 "+dir+" 8")
 }
 
-// TestUmountBusy checks the messages if the kernel refuses an unmount, and that no claim is
-// detached.
+// TestUmountBusy checks the error if the kernel refuses to unmount. No claim may be detached.
 func TestUmountBusy(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -287,7 +288,7 @@ func TestUmountBusy(t *testing.T) {
 	}
 }
 
-// TestUmountHangs checks that umount does not wait for a call that hangs.
+// TestUmountHangs checks that "volctl umount" does not wait for a system call that hangs.
 func TestUmountHangs(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -299,14 +300,15 @@ func TestUmountHangs(t *testing.T) {
 	expect(t, r.volctl("umount", dir, "--timeout", "100ms"), 5, "", "the kernel does not answer: context deadline exceeded; the unmount continues\nhint: umount -l "+dir+"\n")
 }
 
-// TestUmountHelper checks that umount.csi fails only if the directory is still mounted.
+// TestUmountHelper checks that umount.csi succeeds whenever the directory was unmounted. If the
+// detach then fails, it prints a warning.
 func TestUmountHelper(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
 	r.program = "umount.csi"
 	expect(t, r.volctl(dir, "-n", "-r", "-v", "-t", "fuse.csitest"), 0, "umount.csi: unmounted "+dir+" and detached volume \"data\"\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 8")
-	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the fake host accepts the call
+	expect(t, r.volctl(dir, "-lf"), 0, "", "") // -l and -f set flags of umount2(2)
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
 	for _, code := range []api.Code{api.CodeTimeout, api.CodeFailed, api.CodePluginUnavailable} {
@@ -316,7 +318,7 @@ func TestUmountHelper(t *testing.T) {
 	f.sent()
 	f.volumes[0].Claims[0].Owner.Kind = api.OwnerPID
 	expect(t, r.volctl(dir), 0, "", "")
-	// The owner of this claim is a process, so the unmount does not detach the claim.
+	// The owner of this claim is a process, so umount.csi must not detach the claim.
 	expectSent(t, f, "GET /v1/claims")
 	r.socket += "x"
 	expect(t, r.volctl(dir), 0, "", "umount.csi: warning: "+dir+" is unmounted; the agent detaches its volume when it runs: no agent answers on SOCKET")

@@ -1,10 +1,10 @@
 // Package cli implements volctl, the operator's command-line tool. It contains the root command,
-// the short command names and the exit codes. Each noun has a package of its own: volume, plugin,
-// node, mount, state and systemd. They share the packages command and output.
+// the short command names and the exit codes. Each group of commands has its own package: volume,
+// plugin, node, mount, state and systemd. These packages share the packages command and output.
 //
-// volctl gets its information from the agent, over the agent's socket. Only mount and umount
-// examine the host themselves. If the program is started as mount.csi or umount.csi, it is a helper
-// of mount(8).
+// volctl gets its information from the agent, over the agent's socket. Only the commands mount and
+// umount examine the host themselves. If the program is started under the name mount.csi or
+// umount.csi, it works as a helper of mount(8).
 package cli
 
 import (
@@ -24,18 +24,19 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// Env holds the data and functions that a run gets from its process and its host. Tests replace
+// Env holds the inputs and functions that a run gets from its process and its host. Tests replace
 // them.
 type Env struct {
 	command.Env
 
-	// Host is the host for the commands mount, umount and systemd. No other command uses it.
+	// Host gives the commands mount, umount and systemd access to the host. No other command uses
+	// it.
 	Host mount.Host
 }
 
-// Main runs volctl with the arguments of this process and returns its exit code. The first SIGINT
-// or SIGTERM cancels the command, and the command withdraws the claim that it waits for. The second
-// signal ends the process.
+// Main runs volctl with the arguments of this process and returns the exit code. The first SIGINT
+// or SIGTERM cancels the command. If the command waits for a claim, it withdraws the claim. The
+// second signal ends the process immediately.
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -59,8 +60,8 @@ func Main() int {
 	}})
 }
 
-// Run runs one command and returns its exit code. exitCode defines the codes of volctl, and
-// mount.Helper those of mount(8). A process may call Run several times.
+// Run runs one command and returns its exit code. The codes are those of volctl (exitCode), or of
+// mount(8) if the program is a helper (mount.Helper). A process may call Run several times.
 func Run(ctx context.Context, env Env) int {
 	if h := mount.NewHelper(env.Env, env.Host); h != nil {
 		return h.Run(ctx)
@@ -78,8 +79,8 @@ func Run(ctx context.Context, env Env) int {
 	return exitCode(a.Report(err))
 }
 
-// devicePath returns the path of the block device with the given number, from sysfs. sysfs uses the
-// names below /dev, with "!" in place of each slash.
+// devicePath finds the path of the block device with the given number in sysfs. sysfs uses the
+// names below /dev, but with "!" in place of each slash.
 func devicePath(number string) string {
 	link, err := os.Readlink("/sys/dev/block/" + number)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDevicePath checks the path of each block device of this host.
+// TestDevicePath checks the result of devicePath for each block device of this host.
 func TestDevicePath(t *testing.T) {
 	numbers, err := filepath.Glob("/sys/dev/block/*")
 	if err != nil {

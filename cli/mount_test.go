@@ -19,14 +19,14 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-// sham is a fake host whose mount table belongs to the test. It mounts and unmounts nothing.
+// sham is a fake host with a mount table that the test controls. It does not really mount anything.
 type sham struct {
 	mu       sync.Mutex
 	table    string
 	utab     string
 	err      error // the error that every unmount returns
 	calls    []string
-	unmounts func() // if set, an unmount calls it instead of removing the last line of the table
+	unmounts func() // if set, called for each unmount; otherwise the last mount disappears
 	boots    bool
 }
 
@@ -59,12 +59,12 @@ func (s *sham) host() mount.Host {
 	}
 }
 
-// mounts adds a mount of /dev/sdb at a directory to the table.
+// mounts adds a line to the mount table: a mount of /dev/sdb at dir.
 func (s *sham) mounts(dir, kind string) {
 	s.table += fmt.Sprintf("90 28 8:16 /vol %s rw,relatime shared:1 - %s /dev/sdb rw\n", strings.ReplaceAll(dir, " ", `\040`), kind)
 }
 
-// mountRun returns a run with a fake, a sham, and an empty directory.
+// mountRun returns a run with a fake agent and a fake host, and an empty directory.
 func mountRun(t *testing.T, f *fake) (*run, *sham, string) {
 	t.Helper()
 	r, s := with(t, f), &sham{}
@@ -76,8 +76,8 @@ func mountRun(t *testing.T, f *fake) (*run, *sham, string) {
 	return r, s, dir
 }
 
-// claims makes the fake agent accept claims. It returns a pointer to a copy of the request. It
-// checks that the descriptor in the request refers to the directory.
+// claims makes the fake agent accept a claim, and returns a pointer to the last request. For each
+// request, it checks that the descriptor in the request refers to the directory.
 func claims(t *testing.T, f *fake, s *sham, volume, alloc string) *api.ClaimRequest {
 	t.Helper()
 	got := new(api.ClaimRequest)
@@ -117,7 +117,7 @@ func TestMount(t *testing.T) {
 		t.Errorf("calls: %q", s.calls)
 	}
 
-	// A repeated command sends no descriptor. The agent decides whether the options agree.
+	// The second command sends no descriptor. The agent decides whether the options match.
 	f.volumes[0].Claims = append(f.volumes[0].Claims, api.Claim{Volume: "data", Alloc: alloc, At: dir, Wanted: true})
 	s.utab = "SRC=/dev/sdb TARGET=" + dir + " ROOT=/vol OPTS=helper=csi,_netdev\n"
 	expect(t, r.volctl("mount", "data", dir), 0, fmt.Sprintf("volume \"data\" is mounted at %s already, for alloc %q\n", dir, alloc), "")
@@ -125,7 +125,7 @@ func TestMount(t *testing.T) {
 		t.Errorf("asked for %+v, calls %q", got, s.calls)
 	}
 
-	// The entry in libmount's table belongs to another mount.
+	// libmount's table has an entry for this directory, but the entry is for a different mount.
 	s.table, s.utab = "", "SRC=/dev/sdc TARGET="+dir+" ROOT=/vol OPTS=helper=csi\n"
 	got = claims(t, f, s, "data[3]", "x")
 	res := r.volctl("mount", "data", dir, "-o", "ro,_netdev,per_alloc=3,alloc=x", "-o", "nosuid", "--output", "json")
@@ -148,8 +148,8 @@ func TestMount(t *testing.T) {
 	expect(t, r.volctl("mount", "data", "sub"), 0, fmt.Sprintf("mounted volume \"data\" at %s/sub for alloc %q\n", dir, mount.UnitName(dir+"/sub")), "")
 }
 
-// TestMountPointRefused checks that an unusable mount point is refused before any request to the
-// agent.
+// TestMountPointRefused checks that volctl refuses an unsuitable mount point before it sends a
+// request to the agent.
 func TestMountPointRefused(t *testing.T) {
 	f := world()
 	r, s, dir := mountRun(t, f)
@@ -190,7 +190,7 @@ func TestMountPointRefused(t *testing.T) {
 	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a,attachment_mode=block-device", "-q"), 0, dir+"/file\n", "")
 	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a", "-q"), 4, "", "something else is mounted there already: ext4 on /dev/sdb\nhint: umount "+dir+"/file\n")
 
-	// The command must not read the content of an autofs.
+	// volctl must not read the contents of an autofs.
 	s.table = "80 28 0:50 / " + dir + "/full rw,relatime - autofs systemd-1 rw\n"
 	expect(t, r.volctl("mount", "data", dir+"/full", "-o", "alloc=a", "-q"), 0, dir+"/full\n", "")
 }
@@ -217,7 +217,8 @@ func TestMountOverOthers(t *testing.T) {
 	expect(t, r.volctl("mount", "data", dir, "-o", "alloc=mine,ro"), 4, "", "with other options\nhint: volctl volume detach\n")
 }
 
-// TestMountInterrupted checks the message for an interrupted claim, which the agent withdraws.
+// TestMountInterrupted checks the error if the user interrupts "volctl mount". The agent withdraws
+// the claim.
 func TestMountInterrupted(t *testing.T) {
 	f := world()
 	r, _, dir := mountRun(t, f)
@@ -232,7 +233,7 @@ func TestMountInterrupted(t *testing.T) {
 	expect(t, r.volctl("mount", "data", dir, "-o", "alloc=a"), 1, "", "volctl: cannot mount volume \"data\" at "+dir+": it was interrupted, and the claim is withdrawn\n")
 }
 
-// TestMountTimeout checks that the agent answers before systemd's own timeout.
+// TestMountTimeout checks that volctl returns the agent's answer before systemd's own timeout.
 func TestMountTimeout(t *testing.T) {
 	f := world()
 	r, _, dir := mountRun(t, f)

@@ -16,7 +16,7 @@ func draining(answers ...*api.Drain) *fake {
 		d := answers[min(n, len(answers)-1)]
 		n++
 		if d == nil {
-			return nil, context.Canceled // the fake agent dies
+			return nil, context.Canceled // the fake agent closes the connection
 		}
 		return d, nil
 	}
@@ -63,7 +63,7 @@ func TestNodeDrain(t *testing.T) {
 	}
 }
 
-// TestNodeDrainInterrupted checks the message of an interrupted drain. It must tell the user that
+// TestNodeDrainInterrupted checks the error if the user interrupts a drain. The error must say that
 // the host is still being drained.
 func TestNodeDrainInterrupted(t *testing.T) {
 	f := draining(occupied)

@@ -8,8 +8,9 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestClaimOwner checks how volctl chooses the owner of a claim. The flag --owner takes precedence,
-// followed by the current invocation of the calling service. Otherwise the claim has no owner.
+// TestClaimOwner checks how volctl chooses the owner of a claim. The flag --owner has priority.
+// Without it, the owner is the current invocation of the calling service. Without a service, the
+// claim has no owner.
 func TestClaimOwner(t *testing.T) {
 	const (
 		invocation = "0123456789abcdef0123456789abcdef"

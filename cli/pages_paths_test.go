@@ -14,12 +14,12 @@ var (
 	declared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 )
 
-// forDevelopers reports whether a page is for the developers of the code.
+// forDevelopers reports whether a page is for developers of this project.
 func forDevelopers(page string) bool {
 	return page == "../docs/HACKING.md" || page == "../docs/ARCHITECTURE.md" || strings.HasPrefix(page, "../docs/design/")
 }
 
-// eachCodeWord calls each for every word that a page has between backticks.
+// eachCodeWord calls each for every word in backticks on a page.
 func eachCodeWord(page string, each func(word string)) {
 	for _, m := range code.FindAllStringSubmatch(page, -1) {
 		for word := range strings.FieldsSeq(m[1]) {
@@ -28,15 +28,15 @@ func eachCodeWord(page string, each func(word string)) {
 	}
 }
 
-// exists reports whether the project has a file or directory at a path from its root. The path may
-// be a pattern.
+// exists reports whether the project contains a file or directory that matches a pattern. The
+// pattern is relative to the root of the project.
 func exists(path string) bool {
 	found, err := filepath.Glob(filepath.Join("..", path))
 	return err == nil && len(found) > 0
 }
 
-// TestPathsInPages checks that the pages for developers name only files, packages and tests that
-// exist.
+// TestPathsInPages checks the names of files, packages and tests on the pages for developers. Each
+// of them must exist.
 func TestPathsInPages(t *testing.T) {
 	tests := map[string]bool{}
 	walkTree(t, func(path string) {

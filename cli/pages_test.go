@@ -13,7 +13,7 @@ import (
 	"unicode"
 )
 
-// pages returns the project's Markdown files by path, without their fenced blocks.
+// pages returns the Markdown files of the project without their code blocks. The keys are paths.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -30,7 +30,7 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// walkTree calls each with the path of every file of the project.
+// walkTree calls each with the path of every file in the project.
 func walkTree(t *testing.T, each func(path string)) {
 	t.Helper()
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
@@ -56,7 +56,7 @@ var (
 	marks    = regexp.MustCompile("[`*]|\\]\\([^)]*\\)|\\[")
 )
 
-// anchors returns the anchors of a page's headings, as GitHub makes them.
+// anchors returns the anchors that GitHub creates for the headings of a page.
 func anchors(page string) map[string]bool {
 	all, seen := map[string]bool{}, map[string]int{}
 	for _, m := range headings.FindAllStringSubmatch(page, -1) {
@@ -79,14 +79,14 @@ func anchors(page string) map[string]bool {
 	return all
 }
 
-// broken gives the reason why a link of a page is broken, or "" for a good link.
+// broken returns the reason why a link on a page is broken, or "" if the link works.
 func broken(all map[string]string, page, to string) string {
 	u, err := url.Parse(to)
 	switch {
 	case err != nil:
 		return err.Error()
 	case u.Scheme != "":
-		return "" // the test does not access the network
+		return "" // the test does not use the network
 	}
 	target := page
 	if u.Path != "" {
@@ -101,8 +101,8 @@ func broken(all map[string]string, page, to string) string {
 	return ""
 }
 
-// TestLinks checks that every link in the pages has a target. README.md must link every page of
-// docs, and ARCHITECTURE.md every page of docs/design.
+// TestLinks checks that the target of every link on the pages exists. README.md must have a link to
+// every page in docs, and ARCHITECTURE.md must have a link to every page in docs/design.
 func TestLinks(t *testing.T) {
 	all := pages(t)
 	reached := map[string]bool{}
@@ -130,7 +130,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestBrokenLinks checks that the function broken recognises broken links.
+// TestBrokenLinks checks that the function broken recognizes broken links.
 func TestBrokenLinks(t *testing.T) {
 	all := map[string]string{"../README.md": "# A `b` c: d…\n# A b c d\n"}
 	for to, good := range map[string]bool{
@@ -153,8 +153,8 @@ var (
 	message = regexp.MustCompile("(?m)^\\| (`.+?) \\|")
 )
 
-// literals returns the string literals in the project's code. It replaces each formatting verb,
-// such as %s, by a gap.
+// literals returns the string literals in the project's code. It replaces formatting verbs such as
+// %s with a gap.
 func literals(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -175,15 +175,15 @@ func literals(t *testing.T) []string {
 	return all
 }
 
-// elsewhere lists messages of the kernel and of systemd, which the project's code does not contain.
+// elsewhere lists messages of the kernel and of systemd, which do not occur in the project's code.
 var elsewhere = []string{"device or resource busy", "Found left-over process … in control group", "unable to apply caps: operation not permitted", "Operation not permitted"}
 
-// unknown returns the first part of a quoted message that no string literal in the code contains.
+// unknown returns the first part of a quoted message that occurs in no string literal of the code.
 func unknown(all []string, quoted string) string {
 	if slices.Contains(elsewhere, quoted) {
 		return ""
 	}
-	quoted = ofState.ReplaceAllString(quoted, "") // a status screen adds this prefix to a message
+	quoted = ofState.ReplaceAllString(quoted, "") // status screens add this prefix to messages
 	for part := range strings.SplitSeq(left.ReplaceAllString(quoted, "\x00"), "\x00") {
 		if part = strings.Trim(part, " ,;:"); len(part) > 3 && !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, part) }) {
 			return part
@@ -192,8 +192,8 @@ func unknown(all []string, quoted string) string {
 	return ""
 }
 
-// TestTroubleshootingQuotes checks that the code contains each message that docs/troubleshooting.md
-// quotes, in headings and in the table of messages.
+// TestTroubleshootingQuotes checks the messages that docs/troubleshooting.md quotes in headings and
+// in the table of messages. Each of them must occur in the code.
 func TestTroubleshootingQuotes(t *testing.T) {
 	raw, err := os.ReadFile("../docs/troubleshooting.md")
 	if err != nil {

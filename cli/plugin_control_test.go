@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// controlled returns a fake agent that can restart, stop and start plugins.
+// controlled returns a fake agent that accepts requests to restart, stop and start plugins.
 func controlled() *fake {
 	f := world()
 	f.on["POST /v1/plugins/ebs/restart"] = func(r *http.Request) (any, error) {
@@ -46,15 +46,15 @@ func TestPluginRestart(t *testing.T) {
 	r.stdin = "y\n"
 	expect(t, r.volctl("plugin", "restart", "ebs"), 0, "restarted plugin \"ebs\"\n", question)
 	expectSent(t, f, "GET /v1/plugins/ebs", "POST /v1/plugins/ebs/restart?force=true&wait=1m20s")
-	r.stdin = "" // no volume is in use, so the command asks no question
+	r.stdin = "" // the command asks no question, because no volume is in use
 	expect(t, r.volctl("plugin", "restart", "nfs"), 0, "restarted plugin \"nfs\"\n", "")
 	expectSent(t, f, "GET /v1/plugins/nfs", "POST /v1/plugins/nfs/restart?wait=1m20s")
-	// A command that changes state accepts only the exact id.
+	// A command that changes state accepts only a complete id.
 	expect(t, r.volctl("plugin", "restart", "eb"), 3, "", `near: "ebs"`)
 }
 
-// TestPluginParts checks that a request for some parts contains their names. A controller provides
-// no mounts, so the command prints no warning about FUSE mounts.
+// TestPluginParts checks that a request for certain parts contains their names. For a controller,
+// the command must print no warning about FUSE mounts, because a controller provides none.
 func TestPluginParts(t *testing.T) {
 	f := controlled()
 	r := with(t, f)

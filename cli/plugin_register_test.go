@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// registering returns a fake agent that answers every registration with result.
+// registering returns a fake agent that answers each registration with result.
 func registering(result api.PluginResult) *fake {
 	f := world()
 	f.on["POST /v1/plugins"] = answers(result)

@@ -36,7 +36,7 @@ func (s *screen) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// await waits until the terminal has received a text. It returns false if ctx ends first.
+// await waits until the program has written a text. It returns false if ctx ends first.
 func (s *screen) await(ctx context.Context, text string) bool {
 	for {
 		s.mu.Lock()
@@ -53,7 +53,7 @@ func (s *screen) await(ctx context.Context, text string) bool {
 	}
 }
 
-// terminal opens a pseudoterminal with this many columns.
+// terminal opens a pseudoterminal with the given width.
 func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
@@ -79,7 +79,7 @@ func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		_, _ = io.Copy(s, master) // the copy ends with an error when the other side is closed
+		_, _ = io.Copy(s, master) // Copy returns an error when the terminal is closed
 	}()
 	t.Cleanup(func() {
 		_ = tty.Close()
@@ -89,8 +89,8 @@ func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	return tty, s
 }
 
-// TestProgressOnATerminal checks that the display is one line on stderr. The program erases that
-// line before it prints the result.
+// TestProgressOnATerminal checks that the progress display is a single line on stderr. volctl must
+// erase this line before it prints the result.
 func TestProgressOnATerminal(t *testing.T) {
 	tty, seen := terminal(t, 60)
 	f := world()
@@ -120,8 +120,8 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 }
 
-// TestClaimShowsHowManyFiles checks a claim without a terminal. It shows its progress only with
-// --recursive, because changing the owner of all files may take long.
+// TestClaimShowsHowManyFiles checks the progress of a claim without a terminal. volctl must show
+// progress only with --recursive, because a change of the owner of all files can take long.
 func TestClaimShowsHowManyFiles(t *testing.T) {
 	f := world()
 	looked := make(chan struct{})
@@ -129,7 +129,7 @@ func TestClaimShowsHowManyFiles(t *testing.T) {
 	f.on["GET /v1/volumes/data"] = func(*http.Request) (any, error) {
 		n := asked.Add(1)
 		if n == 3 {
-			close(looked) // the display shows the second answer
+			close(looked) // the display has shown the second answer
 		}
 		return api.Volume{Spec: api.VolumeSpec{ID: "data", PluginID: "ebs"}, Attempt: &api.Attempt{Step: "own", Running: true, Progress: fmt.Sprintf("%d files", 1000*n)}}, nil
 	}
@@ -152,8 +152,9 @@ func TestClaimShowsHowManyFiles(t *testing.T) {
 	}
 }
 
-// TestDetachShowsHolder checks a detach that waits. On a terminal, it names the process that blocks
-// the unmount, and erases the line at the end. Without a terminal, it prints nothing.
+// TestDetachShowsHolder checks the progress of a detach that waits. On a terminal, volctl must show
+// the process that blocks the unmount, and erase the line at the end. Without a terminal, it must
+// show nothing.
 func TestDetachShowsHolder(t *testing.T) {
 	tty, seen := terminal(t, 120)
 	f := world()

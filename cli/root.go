@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/cli/volume"
 )
 
-// Command returns the tree of commands, for the documentation. The commands cannot run.
+// Command returns the tree of commands for the documentation. The commands cannot be run.
 func Command() *cobra.Command {
 	return newRoot(command.NewApp(command.Env{Getenv: func(string) string { return "" }}), mount.Host{})
 }

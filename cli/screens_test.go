@@ -17,7 +17,7 @@ func capability(access string) api.Capability {
 	return api.Capability{AccessMode: access, AttachmentMode: "file-system"}
 }
 
-// world returns a fake agent with one example of almost every kind of object.
+// world returns a fake agent with an example of almost every kind of object.
 func world() *fake {
 	mode := capability("single-node-writer")
 	many := capability("multi-node-multi-writer")
@@ -121,7 +121,7 @@ func world() *fake {
 	}
 }
 
-// session runs commands and returns the text that a person would see on a terminal.
+// session runs several commands and returns everything that a user would see on the terminal.
 func session(r *run, lines ...[]string) string {
 	var b strings.Builder
 	for _, args := range lines {
@@ -177,9 +177,9 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// TestVolumeWaits checks the screens of volumes whose step waits or has failed on this host. A
-// screen must not show a message of the agent as if it came from the plugin. It must show when the
-// wait ends.
+// TestVolumeWaits checks the screens of two volumes: the step of one volume waits, and the step of
+// the other has failed on this host. A screen must not show a message of the agent as if it came
+// from the plugin, and must show when the wait ends.
 func TestVolumeWaits(t *testing.T) {
 	mode := capability("single-node-writer")
 	watched := api.Volume{
@@ -239,8 +239,8 @@ func TestNarrowTerminal(t *testing.T) {
 	}
 }
 
-// TestColours checks that output has colours only on a terminal, and not for users who have
-// switched them off.
+// TestColours checks that the output has colours only on a terminal, and only if the user has not
+// disabled colours.
 func TestColours(t *testing.T) {
 	r := with(t, world())
 	const red = "\x1b[31m×\x1b[0m backup_1"
@@ -263,8 +263,8 @@ func TestColours(t *testing.T) {
 	plain("no terminal", r.volctl("volume", "status", "backup_1"))
 }
 
-// TestStatusWithoutStats checks that volume status returns even if the plugin does not answer the
-// request for its report.
+// TestStatusWithoutStats checks that "volctl volume status" returns even if the plugin does not
+// answer the request for a report.
 func TestStatusWithoutStats(t *testing.T) {
 	f := world()
 	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }

@@ -7,7 +7,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestLiteralSecret checks that the value of a secret is sent to the agent and printed nowhere.
+// TestLiteralSecret checks that volctl sends the value of a secret to the agent and never prints
+// it.
 func TestLiteralSecret(t *testing.T) {
 	f := world()
 	f.on["PUT /v1/volumes/a"] = answers(api.VolumeResult{Outcome: "registered", Volume: api.Volume{Spec: api.VolumeSpec{
@@ -31,8 +32,8 @@ func TestLiteralSecret(t *testing.T) {
 	}
 }
 
-// TestSecretFlag checks that flags accept references to secrets. They refuse a secret itself, and
-// the error does not repeat it.
+// TestSecretFlag checks that the flag --secret accepts references to secrets, and refuses the value
+// of a secret. The error must not contain the value.
 func TestSecretFlag(t *testing.T) {
 	f := world()
 	f.on["POST /v1/volumes/a/create"] = answers(api.VolumeResult{Outcome: "created", Volume: api.Volume{Spec: api.VolumeSpec{ID: "a"}}})

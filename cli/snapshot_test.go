@@ -37,17 +37,17 @@ func TestSnapshotCreate(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "create", "dat"), 3, "", `near: "data"`)
 }
 
-// TestSnapshotCutOff checks the message of an interrupted command. It must tell the user how to
-// continue.
+// TestSnapshotCutOff checks the error if the agent disconnects or the user interrupts the command.
+// The error must suggest a command that continues the wait.
 func TestSnapshotCutOff(t *testing.T) {
 	f := world()
-	// The fake agent dies.
+	// The fake agent closes the connection.
 	f.on["POST /v1/snapshots"] = func(*http.Request) (any, error) { return nil, context.Canceled }
 	r := with(t, f)
 	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 7, "", "hint: the plugin may continue; to continue waiting: volctl volume snapshot create data nightly\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	r.ctx = ctx
-	f.mu.Lock() // the server may still use the map for the first call
+	f.mu.Lock() // the server may still read this map for the first request
 	f.on["POST /v1/snapshots"] = func(r *http.Request) (any, error) {
 		cancel()
 		<-r.Context().Done()
@@ -57,7 +57,8 @@ func TestSnapshotCutOff(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 1, "", "it was interrupted; the plugin may continue\nhint: to continue waiting: volctl volume snapshot create data nightly\n")
 }
 
-// TestSnapshotProgress checks that the progress of a slow snapshot contains the agent's message.
+// TestSnapshotProgress checks that the progress display of a slow snapshot shows the agent's
+// message.
 func TestSnapshotProgress(t *testing.T) {
 	f := world()
 	looks := make(chan struct{}, 8)
@@ -72,7 +73,7 @@ func TestSnapshotProgress(t *testing.T) {
 		}, nil
 	}
 	f.on["POST /v1/snapshots"] = func(r *http.Request) (any, error) {
-		for range 2 { // when the second request arrives, the display already shows the first answer
+		for range 2 { // at the second request, the display already shows the first answer
 			select {
 			case <-looks:
 			case <-r.Context().Done():
@@ -123,8 +124,8 @@ func TestSnapshotDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1"), 1, "", "it was not confirmed")
 	expectSent(t, f, "GET /v1/plugins/ebs", "GET /v1/snapshots?plugin=ebs")
 
-	// If the plugin can list snapshots, the command checks that the snapshot exists before it asks
-	// for confirmation.
+	// If the plugin can list snapshots, volctl checks that the snapshot exists before it asks for
+	// confirmation.
 	res := r.volctl("volume", "snapshot", "delete", "ebs", "gone")
 	expect(t, res, 3, "", "plugin \"ebs\" has no snapshot \"gone\"\nhint: volctl volume snapshot list --plugin ebs -o wide")
 	if strings.Contains(res.stderr, "[y/N]") {
@@ -163,7 +164,7 @@ func TestGroupSnapshot(t *testing.T) {
 	expectSent(t, f, ask, ask, "GET /v1/snapshots/groups/ebs/g-1?snapshot=m1", `POST /v1/snapshots/groups/ebs/g-1/delete?wait=1m20s {"snapshots":["m1"]}`)
 }
 
-// TestSnapshotUsage checks that volctl rejects wrong arguments before it sends a request.
+// TestSnapshotUsage checks that volctl refuses invalid arguments before it sends a request.
 func TestSnapshotUsage(t *testing.T) {
 	r := run{ctx: t.Context(), socket: "/nosuch"}
 	for args, words := range map[string]string{

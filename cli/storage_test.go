@@ -26,7 +26,7 @@ func unwell() *fake {
 	}
 	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) {
 		if r.URL.Query().Get("storage") == "" {
-			// In this case, volctl shows the previous report.
+			// If the plugin does not answer, volctl shows the previous report.
 			return nil, &api.Error{Code: api.CodePluginUnavailable, Message: "gone"}
 		}
 		return api.Report{
@@ -81,8 +81,8 @@ func TestStorageRequests(t *testing.T) {
 	)
 }
 
-// TestStatsOfADisk checks that the screen of a block device shows only its size. The plugin cannot
-// know how much of the device is used.
+// TestStatsOfADisk checks that the screen for a block device shows only its size. The plugin cannot
+// know how much of a block device is in use.
 func TestStatsOfADisk(t *testing.T) {
 	f := world()
 	disk := api.Stats{Volume: "data", At: now, BytesTotal: 100 << 30}
@@ -118,11 +118,11 @@ func TestModify(t *testing.T) {
 	expectSent(t, f)
 	f.on["POST /v1/volumes/data/modify"] = refuses(api.Error{Code: api.CodeRefused, Message: `plugin "ebs" cannot modify volumes`})
 	expect(t, r.volctl("volume", "modify", "data", "iops=200"), 4, "", `volctl: cannot modify volume "data": plugin "ebs" cannot modify volumes`)
-	// A command that changes state accepts only the exact id.
+	// A command that changes state accepts only a complete id.
 	expect(t, r.volctl("volume", "modify", "dat", "iops=200"), 3, "", `near: "data"`)
 }
 
-// TestCreateMutable checks that flags can also set mutable parameters.
+// TestCreateMutable checks that flags can set mutable parameters.
 func TestCreateMutable(t *testing.T) {
 	f := world()
 	f.on["POST /v1/volumes/new/create"] = answers(&api.VolumeResult{Outcome: "created", Volume: api.Volume{Spec: api.VolumeSpec{ID: "new"}}})

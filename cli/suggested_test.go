@@ -16,11 +16,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// suggested matches volctl commands in messages and in the documentation.
+// suggested matches the volctl commands in messages and in the documentation.
 var suggested = regexp.MustCompile(`\bvolctl((?: +(?:\[[^\]]*\]|'[^']*'|[^\s'"` + "`" + `();,|&<>#]+))+)`)
 
-// TestSuggestedCommands checks that every volctl command in a message or in the documentation
-// exists, with its flags.
+// TestSuggestedCommands checks the volctl commands in messages and in the documentation. Each
+// command and each of its flags must exist.
 func TestSuggestedCommands(t *testing.T) {
 	_, root := testRoot()
 	found := 0
@@ -32,7 +32,7 @@ func TestSuggestedCommands(t *testing.T) {
 				words[i] = strings.TrimRight(w, ".:")
 			}
 			if cmd, _, err := root.Find(words[:1]); err != nil || cmd == root {
-				continue // these words are a sentence about volctl, not a command
+				continue // the text is a sentence about volctl and not a command
 			}
 			found++
 			if err := usable(root, words); err != nil {
@@ -61,7 +61,7 @@ func TestSuggestedCommands(t *testing.T) {
 	}
 }
 
-// TestUsable checks that the function usable returns an error for commands that cannot work.
+// TestUsable checks that the function usable returns an error for an invalid command.
 func TestUsable(t *testing.T) {
 	_, root := testRoot()
 	for line, want := range map[string]string{
@@ -83,8 +83,8 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// usable returns an error if the command or one of its flags does not exist. It ignores arguments,
-// which are placeholders or words of the surrounding sentence.
+// usable returns an error if a command or one of its flags does not exist. It ignores arguments,
+// because they may be placeholders or words of the surrounding sentence.
 func usable(root *cobra.Command, words []string) error {
 	cmd, rest, err := root.Find(words)
 	if err != nil {
@@ -106,7 +106,7 @@ func usable(root *cobra.Command, words []string) error {
 	return nil
 }
 
-// eachLiteral calls do with each string literal in the Go files below dir, without the tests.
+// eachLiteral calls do for each string literal in the Go files below dir, except tests.
 func eachLiteral(t *testing.T, dir string, do func(where, text string)) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -133,7 +133,7 @@ func eachLiteral(t *testing.T, dir string, do func(where, text string)) {
 	}
 }
 
-// quotes returns the code in a Markdown text: lines of code blocks, and words between backticks.
+// quotes returns the code in a Markdown text: the lines of code blocks, and the words in backticks.
 func quotes(text string) (code []string) {
 	block := false
 	for line := range strings.Lines(text) {

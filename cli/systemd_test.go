@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-// unitRun returns a run with a fake agent that has the given volumes. The run writes the host's
-// files below the directory root. calls records the calls of systemctl.
+// unitRun returns a run with a fake agent that has the given volumes. volctl writes unit files
+// below the directory root. The list calls receives the arguments of each call of systemctl.
 func unitRun(t *testing.T, volumes ...string) (r *run, root string, calls *[]string) {
 	t.Helper()
 	f := &fake{}
@@ -30,7 +30,7 @@ func unitRun(t *testing.T, volumes ...string) (r *run, root string, calls *[]str
 	return r, root, calls
 }
 
-// files splits the printed units, by path.
+// files splits the printed units. The keys of the result are paths.
 func files(t *testing.T, printed string) map[string]string {
 	t.Helper()
 	all, path := map[string]string{}, ""
@@ -47,8 +47,8 @@ func files(t *testing.T, printed string) map[string]string {
 	return all
 }
 
-// TestSystemdGenerate checks that systemd accepts the printed units without a warning, even with
-// unusual names.
+// TestSystemdGenerate checks that systemd accepts the generated units without a warning, even if
+// they contain unusual names.
 func TestSystemdGenerate(t *testing.T) {
 	r, _, calls := unitRun(t, "data", "da ta%x", "data[3]")
 	for _, tt := range []struct {
@@ -92,7 +92,7 @@ func TestSystemdGenerate(t *testing.T) {
 	}
 }
 
-// verify lets systemd check the units, together with the units that they name.
+// verify runs systemd's own check on the units, and on the units to which they refer.
 func verify(t *testing.T, files map[string]string) {
 	t.Helper()
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
@@ -123,7 +123,8 @@ func verify(t *testing.T, files map[string]string) {
 	}
 }
 
-// TestSystemdGenerateBad checks values that a unit cannot contain. The error must give the reason.
+// TestSystemdGenerateBad checks that volctl refuses values that a unit file cannot contain. The
+// error must give the reason.
 func TestSystemdGenerateBad(t *testing.T) {
 	r, root, calls := unitRun(t, "data")
 	link := filepath.Join(t.TempDir(), "link")
@@ -161,8 +162,8 @@ func TestSystemdGenerateBad(t *testing.T) {
 	}
 }
 
-// TestSystemdInstall checks that files are written once. A file with other content is replaced only
-// with --force.
+// TestSystemdInstall checks that a second installation writes no files. It must replace a file with
+// other contents only with --force.
 func TestSystemdInstall(t *testing.T) {
 	r, root, calls := unitRun(t, "data")
 	generate := func(more ...string) result {

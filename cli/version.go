@@ -14,10 +14,10 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// versionTimeout limits how long the command waits for the agent's version.
+// versionTimeout limits how long volctl waits for the version of the agent.
 const versionTimeout = 2 * time.Second
 
-// versions is the JSON output of the command. Agent is empty if the agent did not answer.
+// versions is the JSON output of "volctl version". Agent is empty if the agent did not answer.
 type versions struct {
 	Client string `json:"client"`
 	Agent  string `json:"agent,omitempty"`

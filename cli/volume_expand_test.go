@@ -27,7 +27,7 @@ func TestVolumeExpand(t *testing.T) {
 	expectSent(t, f, `POST /v1/volumes/data/expand {"capacity_min":21474836480}`)
 }
 
-// TestVolumeExpandUsage checks that volctl finds mistakes in the command line before it sends a
+// TestVolumeExpandUsage checks that volctl refuses an invalid command line before it sends a
 // request.
 func TestVolumeExpandUsage(t *testing.T) {
 	f := world()
@@ -40,8 +40,7 @@ func TestVolumeExpandUsage(t *testing.T) {
 	expectSent(t, f)
 }
 
-// TestVolumeExpandOverRestart checks that the command asks again if the agent restarts during the
-// call.
+// TestVolumeExpandOverRestart checks that volctl repeats the request if the agent restarts.
 func TestVolumeExpandOverRestart(t *testing.T) {
 	f := world()
 	tries := 0

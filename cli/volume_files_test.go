@@ -21,8 +21,8 @@ const (
 	nomadWarning = "warning: volume \"db\": first deregister the volume in Nomad: nomad volume deregister db. Allocations that claim the volume in Nomad: 9c2d8a3b\n"
 )
 
-// keepsSent makes the fake agent answer a registration with the spec that it received. The map sent
-// stores that spec.
+// keepsSent makes the fake agent accept registrations. It stores the spec of each registration in
+// the map sent, and returns it in the answer.
 func keepsSent(f *fake, sent map[string]api.VolumeSpec, ids ...string) {
 	for _, id := range ids {
 		f.on["PUT /v1/volumes/"+id] = func(r *http.Request) (any, error) {
@@ -37,8 +37,8 @@ func keepsSent(f *fake, sent map[string]api.VolumeSpec, ids ...string) {
 	}
 }
 
-// TestRegisterFromOthers checks that a volume from a foreign file gets the plugin with the driver
-// that the file names.
+// TestRegisterFromOthers checks that a volume from a Kubernetes or Nomad file gets the plugin that
+// has the driver in the file.
 func TestRegisterFromOthers(t *testing.T) {
 	f, sent := world(), map[string]api.VolumeSpec{}
 	keepsSent(f, sent, "pvc-1", "db")
@@ -68,14 +68,14 @@ func TestRegisterFromOthers(t *testing.T) {
 	expect(t, none.volctl("volume", "register", "-"), 7, "", "cannot look for volume \"pvc-1\": no agent answers")
 }
 
-// TestRegisterFindsThePlugin checks the choice of the plugin. If several plugins have the driver,
-// the user must choose one.
+// TestRegisterFindsThePlugin checks which plugin volctl chooses. If several plugins have the same
+// driver, the user must choose.
 func TestRegisterFindsThePlugin(t *testing.T) {
 	for name, tt := range map[string]struct {
 		file    string
 		plugins []api.Plugin
 		asked   string
-		want    string // id of the chosen plugin
+		want    string // the id of the chosen plugin
 		code    int
 		stderr  string
 	}{
@@ -112,8 +112,8 @@ func TestRegisterFindsThePlugin(t *testing.T) {
 	}
 }
 
-// TestRegisterAgainFromOthers checks that a second registration keeps the settings that Kubernetes
-// and Nomad cannot express.
+// TestRegisterAgainFromOthers checks that a second registration keeps the settings that files of
+// Kubernetes and Nomad cannot express.
 func TestRegisterAgainFromOthers(t *testing.T) {
 	f, sent := world(), map[string]api.VolumeSpec{}
 	f.plugins = []api.Plugin{{ID: "a", Provider: "ebs.csi.aws.com"}, {ID: "b", Provider: "ebs.csi.aws.com"}}
@@ -183,7 +183,7 @@ func TestExport(t *testing.T) {
 	expect(t, r.volctl("volume", "export", "--all", "-o", "json"), 0, "[]\n", "")
 }
 
-// TestInitByEnding checks that the file's ending chooses the format of the example.
+// TestInitByEnding checks that the ending of the file name decides the format of the example.
 func TestInitByEnding(t *testing.T) {
 	t.Chdir(t.TempDir())
 	none := run{ctx: t.Context(), socket: "/none"}

@@ -95,8 +95,8 @@ func runWait(ctx context.Context, o waitOptions, client *apiclient.Client) error
 	}
 }
 
-// once asks the agent to wait for the requested state until the deadline. Without a plugin or a
-// volume, it only checks that the agent answers.
+// once asks the agent to wait for the requested state until the deadline. If no plugin or volume is
+// given, it only checks that the agent answers.
 func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadline time.Time) error {
 	left := func() time.Duration { return max(time.Until(deadline), time.Millisecond) }
 	switch {
@@ -115,8 +115,8 @@ func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadli
 		_, err = client.WaitVolume(ctx, v.Spec.ID, o.state, left())
 		return err
 	default:
-		// The health check gets no extra time after the deadline. If an agent accepts connections
-		// but never answers, the command must fail at the deadline.
+		// The health check must not exceed the deadline, so that the command fails at the deadline
+		// if an agent accepts the connection but never answers.
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		defer cancel()
 

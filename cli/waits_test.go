@@ -10,14 +10,15 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestCreateSaysWhatItWaitsFor checks that a command tells the user which plugin it waits for.
+// TestCreateSaysWhatItWaitsFor checks that "volctl volume create" shows the plugin for which it
+// waits.
 func TestCreateSaysWhatItWaitsFor(t *testing.T) {
 	f := world()
 	said := make(chan struct{})
 	var asked atomic.Int32
 	f.on["GET /v1/plugins/nfs"] = func(*http.Request) (any, error) {
 		if asked.Add(1) == 2 {
-			close(said) // the display shows the first answer by now
+			close(said) // the display has shown the first answer
 		}
 		return f.plugins[0], nil
 	}
@@ -37,7 +38,7 @@ func TestCreateSaysWhatItWaitsFor(t *testing.T) {
 }
 
 // TestDeleteInterrupted checks that an interrupted delete suggests the same command again, because
-// its outcome is unknown.
+// its result is unknown.
 func TestDeleteInterrupted(t *testing.T) {
 	f := world()
 	r := with(t, f)
@@ -54,7 +55,7 @@ func TestDeleteInterrupted(t *testing.T) {
 	}
 }
 
-// TestErrorWithPluginLog checks that an error shows the last lines of the plugin's log, with
+// TestErrorWithPluginLog checks that an error contains the last lines of the plugin's log, with
 // control characters escaped.
 func TestErrorWithPluginLog(t *testing.T) {
 	f := world()

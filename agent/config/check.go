@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// check returns an error for the first value that cannot work. The error contains the file and line
-// of that value.
+// check returns an error for the first invalid value. The error contains the file and line of the
+// value.
 func (c *Config) check(file configFile) error {
 	for _, one := range []struct {
 		key   string
@@ -95,16 +95,16 @@ func (c *Config) checkLogFormat() error {
 	return nil
 }
 
-// pluginSocket returns the length, in bytes, of the socket path of a plugin whose directory has a
-// name of the given length.
+// pluginSocket returns the length of a plugin's socket path, in bytes. The argument is the length
+// of the name of the plugin's directory.
 func (c *Config) pluginSocket(name int) int {
 	return len(filepath.Join(c.RuntimeDir, "plugins", strings.Repeat("x", name), "csi.sock"))
 }
 
-// longestName is the longest name of a plugin's directory, in bytes.
+// longestName is the maximum length of the name of a plugin's directory, in bytes.
 const longestName = 24
 
-// WarnLong logs a warning about directories whose paths are too long for the sockets of some
+// WarnLong logs a warning if the data dir or the runtime dir has a path that is too long for some
 // plugins.
 func (c *Config) WarnLong(log hclog.Logger) {
 	if longest := volmgr.LongestPath(c.MountRoot()); longest > volmgr.MaxPluginPath {
@@ -118,8 +118,8 @@ func (c *Config) WarnLong(log hclog.Logger) {
 	}
 }
 
-// checkDockerSocket returns an error for a path at which docker would not find the volume plugin.
-// Docker finds plugins by the file names in one directory.
+// checkDockerSocket returns an error if docker would not find the volume plugin at the configured
+// path. Docker finds plugins by the names of the files in one directory.
 func (c *Config) checkDockerSocket() error {
 	path := c.DockerSocket
 	switch {
@@ -139,11 +139,11 @@ func (c *Config) checkDockerSocket() error {
 	return nil
 }
 
-// leastStatsInterval is the minimum of stats_interval. A plugin of remote storage may need an
-// expensive request for each answer.
+// leastStatsInterval is the minimum of stats_interval. For each report, a plugin of remote storage
+// may have to send an expensive request.
 const leastStatsInterval = 10 * time.Second
 
-// SampleEvery returns the value of stats_interval; 0 means never.
+// SampleEvery returns the value of stats_interval; 0 disables the reports.
 func (c *Config) SampleEvery() (time.Duration, error) {
 	d, err := time.ParseDuration(c.StatsInterval)
 	if err != nil || d != 0 && d < leastStatsInterval {
@@ -152,8 +152,9 @@ func (c *Config) SampleEvery() (time.Duration, error) {
 	return d, nil
 }
 
-// checkMetricsAddress accepts only an IP address or localhost. For any other name, the resolver
-// would choose the address during the boot, and thus the clients that can scrape.
+// checkMetricsAddress returns an error if the host is neither an IP address nor localhost. For any
+// other name, the resolver would choose the address at boot, and so decide which clients can
+// connect.
 func (c *Config) checkMetricsAddress() error {
 	if c.MetricsAddress == "" {
 		return nil

@@ -18,25 +18,26 @@ const DefaultFile = "/etc/volagent/volagent.yaml"
 type Config struct {
 	DataDir    string `mapstructure:"data_dir"`
 	RuntimeDir string `mapstructure:"runtime_dir"`
-	Socket     string `mapstructure:"socket"` // default <runtime_dir>/volagent.sock
-	// The members of this group have the same power as root.
+	Socket     string `mapstructure:"socket"` // the default is <runtime_dir>/volagent.sock
+	// SocketGroup is the group whose members may change the agent's state. They have the same power
+	// as root.
 	SocketGroup string `mapstructure:"socket_group"`
 	PluginDir   string `mapstructure:"plugin_dir"`
 	VolumesDir  string `mapstructure:"volumes_dir"`
-	NodeID      string `mapstructure:"node_id"` // the default is the host name at the first start
+	NodeID      string `mapstructure:"node_id"` // default: the host name at the first start
 	LogLevel    string `mapstructure:"log_level"`
 	LogFormat   string `mapstructure:"log_format"`
 
-	// StatsInterval is the interval at which plugins report on mounted volumes; "0" disables the
-	// reports.
+	// StatsInterval is how often the agent asks plugins for the usage of mounted volumes; "0"
+	// disables these requests.
 	StatsInterval string `mapstructure:"stats_interval"`
 
-	// MetricsAddress is a host:port at which every client may scrape. If it is empty, only the
-	// socket serves metrics.
+	// MetricsAddress is the host:port at which any client can read the metrics. If it is empty, the
+	// agent serves metrics only on its socket.
 	MetricsAddress string `mapstructure:"metrics_address"`
 
-	// DockerSocket is the path of the volume plugin's socket for docker and podman. It is empty if
-	// they cannot use the agent.
+	// DockerSocket is the path of the socket on which docker and podman use the agent as a volume
+	// plugin. If it is empty, they cannot use the agent.
 	DockerSocket string `mapstructure:"docker_socket"`
 }
 
@@ -61,7 +62,8 @@ var settings = []setting{
 	{"docker_socket", "", "path of the socket for docker and podman; empty for none", false},
 }
 
-// Logger returns a logger that writes to w. It omits the time if the journal adds the time.
+// Logger returns a logger that writes to w. If the output goes to the journal, the logger omits the
+// time, because the journal adds it.
 func (c *Config) Logger(w io.Writer) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "volagent", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogFormat == "json",
@@ -69,7 +71,7 @@ func (c *Config) Logger(w io.Writer) hclog.Logger {
 	})
 }
 
-// Describe prints the configuration in force, in the format of a configuration file.
+// Describe prints the effective configuration in the format of a configuration file.
 func (c *Config) Describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},

@@ -89,8 +89,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestLongestRoots checks that the agent accepts the longest paths that the kernel accepts. It must
-// log one warning if a plugin's socket might not fit, and otherwise none.
+// TestLongestRoots checks that Load accepts the longest paths that the kernel accepts. WarnLong
+// must log one warning if a path may be too long for some plugins, and otherwise none.
 func TestLongestRoots(t *testing.T) {
 	for _, tt := range []struct {
 		flag, dir string
@@ -117,7 +117,7 @@ func TestLongestRoots(t *testing.T) {
 	}
 }
 
-// TestCheckConfigPrints checks that the output of check-config is a file with the same
+// TestCheckConfigPrints checks that Load reads the output of check-config as the same
 // configuration.
 func TestCheckConfigPrints(t *testing.T) {
 	c, err := load(t, "node_id: \"a b\"\nmetrics_address: '[fe80::1%eth0]:9187'\n")
@@ -134,7 +134,7 @@ func TestCheckConfigPrints(t *testing.T) {
 	}
 }
 
-// TestMetricsAddresses checks the valid values of metrics_address.
+// TestMetricsAddresses checks the values of metrics_address that the agent accepts.
 func TestMetricsAddresses(t *testing.T) {
 	for _, address := range []string{"", "127.0.0.1:9187", "1.2.3.4:0", "[::]:9187", "[::1]:9187", "localhost:65535", "[fe80::1%eth0]:1"} {
 		if c, err := load(t, "metrics_address: '"+address+"'\n"); err != nil || c.MetricsAddress != address {

@@ -14,15 +14,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// configFile holds the contents of a file. If the file has mistakes, it holds the valid part.
+// configFile holds the contents of a configuration file. If the file has mistakes, configFile holds
+// the valid keys.
 type configFile struct {
 	path   string
 	values map[string]any
-	lines  map[string]int // the line of each key
+	lines  map[string]int // the line number of each key
 }
 
-// at adds the file and line of a key to an error about the key's value. It does not change the
-// error if the value came from a flag or the environment.
+// at adds the file and line of a key to an error about the key's value. If the value came from a
+// flag or the environment, at returns the error unchanged.
 func (f configFile) at(key string, err error) error {
 	line, ok := f.lines[key]
 	var de *volume.Error
@@ -35,8 +36,8 @@ func (f configFile) at(key string, err error) error {
 	return &located
 }
 
-// parse reads a file's keys and values as plain text. It refuses keys that are unknown or appear
-// twice, and values that are not scalars. It returns the first mistake, together with the valid
+// parse reads a file's keys and values as plain text. It refuses unknown keys, repeated keys, and
+// values that are not scalars. It returns an error for the first mistake, together with the valid
 // keys.
 func parse(path string, raw []byte) (configFile, error) {
 	file := configFile{path: path, values: map[string]any{}, lines: map[string]int{}}

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzConfig checks that every text is either parsed or refused with the file's name, and that only
-// known keys get values.
+// FuzzConfig checks that parse either accepts a text or returns an error with the file's name, and
+// that only known keys get values.
 func FuzzConfig(f *testing.F) {
 	for _, text := range []string{
 		"", "# nothing\n", "---\n", "--- null\n", "log_level: warn\n", "log_level: warn\nlog_level: info\n", "nonsense: 1", "Socket: /x", "socket: [a]", "socket: {a: b}", "[a]", "a", "socket: *x", "&a socket: *a", "<<: {socket: /x}", "? [x]\n: y",

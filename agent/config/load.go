@@ -15,7 +15,7 @@ import (
 
 func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
 
-// AddFlags declares the flags of the configuration.
+// AddFlags adds the flags of the configuration to a flag set.
 func AddFlags(fl *pflag.FlagSet) {
 	fl.String("config", "", "configuration file (default "+DefaultFile+", if it exists)")
 	for _, s := range settings {
@@ -32,7 +32,8 @@ func withDefault(usage, value string) string {
 	return usage + " (default " + value + ")"
 }
 
-// Load reads the configuration from the flags, the environment and the file. The error for a mistake names its file, line and key.
+// Load reads the configuration from the flags, the environment and the file. The error for a
+// mistake names the file, the line and the key.
 func Load(fl *pflag.FlagSet) (Config, error) {
 	v := viper.New()
 	v.SetEnvPrefix("volagent")
@@ -68,8 +69,8 @@ func Load(fl *pflag.FlagSet) (Config, error) {
 	return c, mistake
 }
 
-// readFile parses the file without viper. viper would ignore misspelt keys, and would turn a node
-// id such as 0123 into a number.
+// readFile reads the configuration file without viper. viper would ignore misspelled keys, and
+// would convert a node id such as 0123 to a number.
 func readFile(fl *pflag.FlagSet) (configFile, error) {
 	path := DefaultFile
 	if f := fl.Lookup("config"); f.Changed {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDocumented checks that docs/doctor.md has a section for each kind of finding. The page may
-// have no other section, except for the kind that only the client reports.
+// TestDocumented checks that docs/doctor.md has a section for each kind of finding, and no other
+// sections. The only exception is agent-down, which the client reports.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/doctor.md")
 	if err != nil {

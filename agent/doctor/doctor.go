@@ -1,13 +1,13 @@
 // Package doctor compares the agent's records with the state of the host. It checks the mount
-// table, the plugins, the devices, and the entries for volumes in fstab and unit files. For each
-// problem it reports the consequence and a command. On request it applies the few fixes that cannot
+// table, the plugins, the devices, and the entries for volumes in fstab and in mount units. For
+// each problem, it reports the consequence and a command. On request, it applies fixes that cannot
 // do harm.
 //
-//	picture.go   the collected data, as values
-//	doctor.go    the checks of the host, each with a time limit and none through a plugin
+//	picture.go   the type Picture: the collected data of one examination
+//	doctor.go    collects the data; each check has a time limit and calls no plugin
 //	finding.go   the type Finding, and the kinds of findings
-//	rules_*.go   the rules: pure functions from the picture to findings
-//	fix.go       the fixes; each runs after a second examination
+//	rules_*.go   the rules: pure functions that derive findings from a picture
+//	fix.go       the fixes; each fix examines the host again before it runs
 package doctor
 
 import (
@@ -23,13 +23,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Records reads the stored records. It shows claims whose owners have ended as detaching.
+// Records reads the stored records. If the owner of a claim has ended, Records returns the claim as
+// detaching.
 type Records interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
 }
 
-// Queue observes volumes and makes the agent retry their steps.
+// Queue observes volumes and can make the agent retry their steps.
 type Queue interface {
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 	Wake(id string)
@@ -37,47 +38,48 @@ type Queue interface {
 	Exclusive(ctx context.Context, id string, fn func() error) error
 }
 
-// Host observes this host. Each observation has a time limit.
+// Host gives access to this host. Each method has a time limit.
 type Host interface {
-	// Mounts returns the whole mount table.
+	// Mounts returns the complete mount table.
 	Mounts() ([]Mounted, error)
 	Contents(ctx context.Context, path string) (Contents, error)
 
-	// Block describes a block device. It returns false if the device number now belongs to another
-	// disk.
+	// Block describes a block device. The result is false if the device number now belongs to
+	// another disk.
 	Block(dev volume.Device) (Block, bool)
 
-	// Loops returns the loop devices that keep their backing file until a program detaches them
-	// explicitly.
+	// Loops returns the loop devices that stay attached to their backing file until a program
+	// detaches them explicitly.
 	Loops() []Loop
 
-	// Leftovers returns the files and directories below the root of all volume mounts, except the
-	// paths in known and their parent directories.
+	// Leftovers returns the files and directories below the directory of all volume mounts. It
+	// omits the paths in known and their parent directories.
 	Leftovers(ctx context.Context, known map[string]bool) ([]Leftover, error)
 	RemoveLeftover(path string) error
 }
 
 // Notes checks the notes from which the agent can adopt claims.
 type Notes interface {
-	// Check finds notes without a claim, claims without a note, and invalid notes.
+	// Check finds notes without a claim, claims without a note, and notes that are invalid.
 	Check(records []volume.Record) []NoteFile
-	// Fix writes or removes the note of a claim, as the claim's current record requires.
+	// Fix writes or removes the note of a claim, so that it matches the claim's current record.
 	Fix(n NoteFile) error
 }
 
-// Guards examines and changes the directories that the agent protects against writes.
+// Guards examines and changes the guards of directories. A guard is the immutable flag, which stops
+// writes while no volume is mounted.
 type Guards interface {
-	// On reports whether a directory refuses writes now. If the check fails, it returns false.
+	// On reports whether a directory is guarded now. If the check fails, it returns false.
 	On(ctx context.Context, dir string) bool
 	// Lift removes a directory from the record of a volume. It also makes the directory writable,
-	// unless another record names it.
+	// unless it is still in another record.
 	Lift(ctx context.Context, dir, id string) error
 }
 
-// Options are the settings and dependencies of a Doctor. Each function answers within a few
-// seconds.
+// Options contains the settings and dependencies of a Doctor. Each function must return within a
+// few seconds.
 type Options struct {
-	Root    string // the directory of all volume mounts
+	Root    string // the directory that contains all volume mounts
 	Records Records
 	Queue   Queue
 	Host    Host
@@ -90,26 +92,26 @@ type Options struct {
 	Tests        func() []Test
 	Plugins      func(ctx context.Context) []Plugin
 
-	// System describes systemd and the mount helper. The parameter helper is true if any entry
-	// needs the mount helper.
+	// System describes systemd and the mount helper. The argument helper is true if any entry in
+	// fstab or in a mount unit needs the mount helper.
 	System func(ctx context.Context, helper bool) System
 	Fstab  func() ([]fstab.Entry, error)
 	Unmet  func() []Unmet
 
 	// Runtimes runs the commands of docker and podman to list their volumes.
 	Runtimes func(ctx context.Context) Runtimes
-	Halt     string // why the agent sends no calls to plugins; empty if it sends calls
+	Halt     string // why the agent does not call plugins; empty in normal operation
 
-	// OtherDataDir is the data dir of another agent, if that agent's mounts or plugins are the
-	// reason for the halt. Otherwise it is empty.
+	// OtherDataDir is the data dir of another agent, whose mounts or plugins are the reason for
+	// Halt. It is empty if there is no such agent.
 	OtherDataDir string
 	Now          func() time.Time
 }
 
-// Doctor examines the host. It keeps no data between two examinations.
+// Doctor examines the host. It keeps no data between examinations.
 type Doctor struct {
 	o       Options
-	mending sync.Mutex // held by Fix, so that two requests do not change the host at the same time
+	mending sync.Mutex // locked by Fix, so that only one request changes the host at a time
 }
 
 // New returns a Doctor. It does not examine the host yet.
@@ -119,16 +121,17 @@ func New(o Options) *Doctor { return &Doctor{o: o} }
 type Report struct {
 	At                       time.Time
 	Took                     time.Duration
-	Volumes, Claims, Plugins int // the numbers of examined objects
+	Volumes, Claims, Plugins int // how many objects of each kind were examined
 	Findings                 []Finding
 }
 
-// lookWithin limits the check of one volume, and looksAtOnce limits the number of parallel checks.
-// With these values, a hundred volumes that hang delay the examination by two or three seconds.
+// lookWithin limits the time to check one volume. looksAtOnce limits the number of simultaneous
+// checks. With these values, a hundred volumes that hang delay the examination by two or three
+// seconds.
 const (
 	lookWithin  = time.Second
 	looksAtOnce = 48
-	// examineWithin limits the whole examination.
+	// examineWithin limits the time of the complete examination.
 	examineWithin = 15 * time.Second
 )
 
@@ -146,11 +149,11 @@ func (d *Doctor) Examine(ctx context.Context) Report {
 	}
 }
 
-// look collects the data for the rules.
+// look collects the data to which the rules are applied.
 func (d *Doctor) look(ctx context.Context) Picture {
 	p := Picture{Now: d.o.Now(), Root: d.o.Root, Halt: d.o.Halt, OtherDataDir: d.o.OtherDataDir}
 	var wg sync.WaitGroup
-	var aside Picture // the goroutines below fill this picture
+	var aside Picture // filled by the goroutines below
 	wg.Go(func() { aside.Database = d.o.Database() })
 	wg.Go(func() { aside.Plugins = d.o.Plugins(ctx) })
 	wg.Go(func() { aside.Runtimes = d.o.Runtimes(ctx) })
@@ -160,8 +163,8 @@ func (d *Doctor) look(ctx context.Context) Picture {
 		aside.Faults = fstab.Check(aside.Entries, func(dir string) fstab.Spot { return d.spot(ctx, dir) })
 	})
 
-	// Read the records before the host. Volumes may be claimed and detached in between. The code
-	// below therefore compares unexplained mounts and leftovers with newer records.
+	// Read the records before the state of the host. Volumes may be claimed or detached in the
+	// meantime, so settle later reads the records again.
 	records := d.o.Records.Volumes()
 	p.Deregistered, p.Tests, p.Unmet = d.o.Deregistered(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)
@@ -180,8 +183,7 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	return p
 }
 
-// guards returns the directories that refuse writes because the agent guards them. It omits the
-// directories that a current claim uses.
+// guards returns the guarded directories that no current claim uses.
 func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 	records := d.o.Records.Volumes()
 	var wg sync.WaitGroup
@@ -210,8 +212,8 @@ func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 	return all
 }
 
-// settle reads the host and the records again. It then removes from the picture the mounts and
-// leftovers that no longer exist, or that a newer record explains.
+// settle reads the mount table and the records again. It removes mounts and leftovers from the
+// collected data if they no longer exist, or if they belong to a newer record.
 func (d *Doctor) settle(ctx context.Context, p *Picture) {
 	if len(p.Leftovers) == 0 && len(p.unexplained()) == 0 {
 		return
@@ -262,12 +264,13 @@ func (d *Doctor) volumes(ctx context.Context, records []volume.Record) []Volume 
 	return all
 }
 
-// looksAgain is the maximum number of checks of a volume whose record changes during each check.
+// looksAgain is the maximum number of checks of one volume. The check is repeated if the volume's
+// record has changed during the check.
 const looksAgain = 3
 
-// volume checks a volume. If the record changes during the check, the observation does not belong
-// to the new record, and volume checks again. If the record changes during every check, the agent
-// is working on the volume. A later examination then judges its mounts.
+// volume checks the mounts, owners and devices of a volume. If the record changes during the check,
+// the result may not match the new record, so volume repeats the check. If the record keeps
+// changing, the agent is working on the volume, so only a later examination judges the volume.
 func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
@@ -301,7 +304,7 @@ func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 	return v
 }
 
-// see observes the mounts of a volume. Where a mount is missing, it reads the contents of the path.
+// see observes the mounts of a volume. If a mount is missing, it reads the contents of the path.
 func (d *Doctor) see(ctx context.Context, r volume.Record) Volume {
 	v := Volume{Record: r, Owners: map[string]volume.OwnerView{}, Blocks: map[string]Block{}, Beneath: map[string]Contents{}}
 	v.Observed, v.Attempt = d.o.Queue.Look(ctx, r)
@@ -317,7 +320,7 @@ func (d *Doctor) see(ctx context.Context, r volume.Record) Volume {
 	return v
 }
 
-// spot describes a directory that an entry of fstab or of a mount unit names.
+// spot describes the directory of an entry in fstab or in a mount unit.
 func (d *Doctor) spot(ctx context.Context, dir string) fstab.Spot {
 	c, err := d.o.Host.Contents(ctx, dir)
 	if err != nil {
@@ -326,18 +329,20 @@ func (d *Doctor) spot(ctx context.Context, dir string) fstab.Spot {
 	return fstab.Spot{Mounted: c.Mounted, Kind: c.Kind, Holds: c.Holds}
 }
 
-// ErrSlow means that a check exceeded its time limit. Its text appears in findings.
+// ErrSlow means that a check did not finish within its time limit. The text of ErrSlow appears in
+// findings.
 var ErrSlow = errors.New("no answer in time")
 
-// Bounded runs a function that may wait for slow storage, and stops waiting at a time limit. The
-// function then continues in the background. Until it ends, every further Run fails at once.
+// Bounded runs a function that slow storage may block. When the time limit is reached, it stops
+// waiting, but the function continues in the background. Until the function ends, every call of Run
+// fails immediately.
 type Bounded[T any] struct {
 	mu    sync.Mutex
-	since time.Time // when the running function started; zero if no function runs
+	since time.Time // when the running function started; zero if none is running
 }
 
-// Run runs fn and waits for its result for at most the given time. It fails at once if an earlier
-// function still runs.
+// Run runs fn and waits for its result, but at most for the given time. It fails immediately if an
+// earlier function is still running.
 func (b *Bounded[T]) Run(within time.Duration, fn func() (T, error)) (T, error) {
 	var none T
 	b.mu.Lock()
@@ -372,11 +377,11 @@ func (b *Bounded[T]) Run(within time.Duration, fn func() (T, error)) (T, error) 
 	}
 }
 
-// retryWithin limits the total wait for the results of the retries.
+// retryWithin limits the total time to wait for the results of retries.
 const retryWithin = 5 * time.Second
 
-// retries wakes volumes, so that their next step runs at once instead of after the usual delay. It
-// stores a channel for each volume that announces the next change of its record.
+// retries makes the agent run the next steps of volumes immediately instead of after a delay. For
+// each volume, it holds a channel that is closed when the volume's record changes.
 type retries struct {
 	queue Queue
 	by    map[string]<-chan struct{}
@@ -389,7 +394,7 @@ func (t retries) begin(key string) {
 	}
 }
 
-// wait waits a few seconds for the results of the retries, so that the next examination can show
+// wait waits up to a few seconds for the results of the retries, so that the next examination shows
 // them.
 func (t retries) wait(ctx context.Context) {
 	timer := time.NewTimer(retryWithin)

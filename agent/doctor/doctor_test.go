@@ -14,17 +14,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ward is a fake of all interfaces through which a Doctor examines the host. Its state can change
-// during the examination.
+// ward is a fake host for the Doctor. It implements all interfaces that the Doctor uses, and its
+// state can change during an examination.
 type ward struct {
 	records   map[string]volume.Record
 	mounts    []Mounted
 	leftovers []Leftover
 	halt      string
 
-	missing  bool   // a target is missing
-	onLook   func() // called when the doctor observes a volume
-	onRemove func() // called before the doctor removes a leftover
+	missing  bool   // whether the target of a claim has no mount
+	onLook   func() // called when the Doctor observes a volume
+	onRemove func() // called before the Doctor removes a leftover
 	alone    []string
 	woken    []string
 	removed  []string
@@ -32,7 +32,7 @@ type ward struct {
 	failing  error
 	notes    []NoteFile
 	guarded  map[string]bool
-	lifted   []string // the calls of Lift, as "DIR of VOLUME"
+	lifted   []string // the arguments of each call of Lift, as "DIR of VOLUME"
 }
 
 func (w *ward) Volume(id string) (volume.Record, bool) { r, ok := w.records[id]; return r, ok }
@@ -115,8 +115,8 @@ func ids(fs []Finding) (ids []string) {
 	return ids
 }
 
-// newWard returns a host with the given leftovers and one volume. The volume has two claims and no
-// problem.
+// newWard returns a host that has the given leftovers, and one volume with two claims and no
+// problems.
 func newWard(leftovers ...string) *ward {
 	w := &ward{records: map[string]volume.Record{"data": mounted().Record}, mounts: well().Mounts}
 	for _, path := range leftovers {
@@ -125,7 +125,8 @@ func newWard(leftovers ...string) *ward {
 	return w
 }
 
-// TestExamine checks that a claim or a detach during the examination causes no finding.
+// TestExamine checks that the Doctor reports nothing if a claim or a detach happens during the
+// examination.
 func TestExamine(t *testing.T) {
 	stage, target := csi+"/p/staging/new", csi+"/p/per-alloc/a/new"
 	coming := mounted().Record
@@ -144,7 +145,7 @@ func TestExamine(t *testing.T) {
 		t.Errorf("a claim that came: %+v", r)
 	}
 
-	// A claim is detached while its mounts are checked.
+	// The claims are detached while the Doctor checks the mounts.
 	w = newWard()
 	w.missing = true
 	w.onLook = func() {
@@ -172,7 +173,8 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// TestFix checks the fix for each kind of finding, and for a finding that no longer exists.
+// TestFix checks the outcome of a fix for several findings, including a finding that no longer
+// exists.
 func TestFix(t *testing.T) {
 	empty, other := csi+"/p/staging/data2", csi+"/p/staging/other"
 	w := newWard(empty, other)
@@ -206,8 +208,8 @@ func TestFix(t *testing.T) {
 	}
 }
 
-// TestFixRaces checks that a leftover stays if a claim needs it by the time of the fix. It also
-// checks that Fix reports a failed fix, and that a halted agent tries no fix.
+// TestFixRaces checks that the fix keeps a leftover if a new claim uses the path. It also checks
+// that Fix reports the error of a failed fix, and tries no fix if the agent must not call plugins.
 func TestFixRaces(t *testing.T) {
 	empty := csi + "/p/staging/data2"
 	w := newWard(empty)
@@ -239,9 +241,9 @@ func TestFixRaces(t *testing.T) {
 	}
 }
 
-// TestFixGuards checks that the fix removes an unused guarded directory from all records that name
-// it. Each volume must be locked during the change of its record. The fix fails if a claim uses the
-// directory by then, or if the agent is halted.
+// TestFixGuards checks that the fix removes an unused guarded directory from all records that
+// contain it, and that the Doctor locks the volume of each record. The fix must fail if a new claim
+// uses the directory, or if the agent must not call plugins.
 func TestFixGuards(t *testing.T) {
 	ward := func() *ward {
 		w := newWard()
@@ -287,8 +289,8 @@ func TestFixGuards(t *testing.T) {
 	}
 }
 
-// TestBounded checks that Run gives up a function that takes too long, and that Run starts no other
-// function before that one has ended.
+// TestBounded checks that Run stops waiting for a function that takes too long. Run must not start
+// another function until that function has ended.
 func TestBounded(t *testing.T) {
 	var b Bounded[int]
 	release, ran := make(chan struct{}), make(chan struct{})

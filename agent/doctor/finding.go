@@ -12,15 +12,15 @@ import (
 // Severity is the importance of a finding.
 type Severity string
 
-// These are the severities, with the worst first.
+// These are the severities, from the most to the least severe.
 const (
 	Problem Severity = fstab.Problem // something does not work, or data is at risk
-	Warning Severity = fstab.Warning // the object works now, but may fail next time
-	Note    Severity = "note"        // no harm, but worth knowing; it can be cleaned up
+	Warning Severity = fstab.Warning // the object works now, but may fail later
+	Note    Severity = "note"        // harmless, but the operator may want to clean it up
 )
 
-// These are the kinds of findings. The id of a finding starts with its kind. docs/doctor.md has a
-// section for each kind.
+// These are the kinds of findings. The id of a finding starts with its kind, and docs/doctor.md has
+// a section for each kind.
 const (
 	DBCommit   = "db-commit"
 	DBCheck    = "db-check"
@@ -95,29 +95,30 @@ var Kinds = slices.Concat([]string{
 	DeviceGone, DeviceBacking, DeviceElsewhere, DeviceOrphan, HostNamespace, HostUnit, HostHelper, GuardStale, RuntimeReference, RuntimeLocal,
 }, fstab.Kinds)
 
-// Finding is one problem on the host.
+// Finding describes one problem on the host.
 type Finding struct {
-	// ID is the kind, a colon and the subject. It stays the same as long as the problem exists.
+	// ID consists of the kind, a colon and the subject. It does not change as long as the problem
+	// exists.
 	ID       string
 	Kind     string
 	Severity Severity
 	Subject  string // a volume, a plugin, a path, or "agent"
 	What     string // the problem, in one sentence
-	Then     string // the consequence if the problem stays, and whether data is safe
-	Do       string // a command that solves the problem or shows more; may be empty
+	Then     string // the consequence of the problem, and whether data is safe
+	Do       string // a command that solves or shows the problem; may be empty
 
-	// Fix describes in words how the doctor can solve the problem. It is empty if the doctor cannot
-	// solve it.
+	// Fix describes how the doctor can solve the problem. It is empty if the doctor cannot solve
+	// the problem.
 	Fix string
 
 	repair fix
 }
 
-// findings collects the findings that the rules add.
+// findings collects the findings of the rules.
 type findings struct{ all []Finding }
 
-// add adds a finding and returns it. The parameter about completes the id, and distinguishes
-// findings of one kind.
+// add adds a finding and returns it. The argument about becomes the end of the finding's id, and so
+// distinguishes findings of the same kind.
 func (f *findings) add(kind string, s Severity, subject, about string) *Finding {
 	f.all = append(f.all, Finding{ID: kind + ":" + about, Kind: kind, Severity: s, Subject: subject})
 	return &f.all[len(f.all)-1]
@@ -133,13 +134,13 @@ func (f *Finding) then(format string, args ...any) *Finding {
 	return f
 }
 
-// do sets the command. It quotes the arguments for a shell.
+// do sets the command of a finding. It quotes the arguments for a shell.
 func (f *Finding) do(format string, args ...any) *Finding {
 	f.Do = suggest.Command(format, args...)
 	return f
 }
 
-// commands sets several commands that run one after the other.
+// commands sets several commands that run one after another.
 func (f *Finding) commands(all ...string) *Finding {
 	f.Do = strings.Join(all, "; ")
 	return f
@@ -150,7 +151,7 @@ func (f *Finding) fix(words string, m fix) *Finding {
 	return f
 }
 
-// line shortens an error to its first line and the number of further lines.
+// line returns the first line of an error, and the number of further lines if there are any.
 func line(err error) string {
 	text := strings.TrimSpace(err.Error())
 	first, rest, more := strings.Cut(text, "\n")
@@ -160,12 +161,12 @@ func line(err error) string {
 	return fmt.Sprintf("%s, and %d more", first, 1+strings.Count(rest, "\n"))
 }
 
-// fix describes how the doctor can solve the problem of a finding. No fix unmounts a mount, or
-// removes data that a user or a program wrote.
+// fix describes how the doctor can solve a problem. No fix unmounts anything, or removes data that
+// a user or a program wrote.
 type fix struct {
 	kind   fixKind
 	path   string
-	volume string // the key of a record
+	volume string // the key of the volume's record
 	note   NoteFile
 }
 
@@ -173,8 +174,8 @@ type fixKind string
 
 const (
 	nothing fixKind = ""
-	wake    fixKind = "wake"    // retry the volume's next step at once
+	wake    fixKind = "wake"    // retry the volume's next step now
 	remove  fixKind = "remove"  // remove an empty leftover
-	renote  fixKind = "renote"  // make a claim's note agree with its record
-	unguard fixKind = "unguard" // make the former own directory of claims writable again
+	renote  fixKind = "renote"  // make a claim's note match the claim's record
+	unguard fixKind = "unguard" // make a directory writable that claims no longer use
 )

@@ -10,16 +10,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These are the outcomes of a fix.
+// These are the possible outcomes of a fix.
 const (
 	Fixed  = "fixed"  // the problem is fixed
-	Asked  = "asked"  // the agent has begun the fix; the next examination shows the result
+	Asked  = "asked"  // the agent has started the fix; the next examination shows the result
 	Gone   = "gone"   // the finding no longer exists
-	Left   = "left"   // only a person can solve the problem
+	Left   = "left"   // the doctor cannot solve the problem; a person must do so
 	Failed = "failed" // the fix failed
 )
 
-// Done is the outcome for one finding.
+// Done is the outcome of a fix for one finding.
 type Done struct {
 	ID      string
 	Outcome string
@@ -27,7 +27,7 @@ type Done struct {
 }
 
 // Fix applies the fixes of the given findings. It first examines the host again, and skips findings
-// that no longer exist. Only one call of Fix runs at a time.
+// that no longer exist. Concurrent calls of Fix run one after another.
 func (d *Doctor) Fix(ctx context.Context, ids []string) []Done {
 	d.mending.Lock()
 	defer d.mending.Unlock()
@@ -75,11 +75,11 @@ func (d *Doctor) repair(ctx context.Context, id string, m fix) Done {
 	return Done{id, Fixed, message}
 }
 
-// removeWithin limits how long remove waits for a running call of a volume that may need the path.
+// removeWithin limits how long remove waits until it has locked the volumes that may use the path.
 const removeWithin = 5 * time.Second
 
 // remove removes an empty leftover. It first locks every volume that could use the path, so that no
-// call runs for these volumes. It fails if a record explains the path by then.
+// call for these volumes runs. It returns an error if a volume now uses the path.
 func (d *Doctor) remove(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
@@ -98,8 +98,8 @@ func (d *Doctor) remove(ctx context.Context, path string) error {
 
 	records := d.o.Records.Volumes()
 	slices.SortFunc(records, func(a, b volume.Record) int { return strings.Compare(b.Volume.ID, a.Volume.ID) })
-	// Every caller locks volumes in the order of their ids. Each iteration wraps the function of the
-	// previous one, so the records are in descending order here.
+	// Volumes must be locked in ascending order of their ids. Each iteration wraps the lock of the
+	// previous iteration, so the loop runs in descending order.
 	for _, r := range records {
 		if !uses(r.Volume, path) {
 			continue
@@ -112,9 +112,9 @@ func (d *Doctor) remove(ctx context.Context, path string) error {
 	return last()
 }
 
-// unguard removes a directory from all records that name it. Each record changes while no call runs
-// for its volume, and only if no claim uses the directory by then. When the last record has
-// changed, the directory is writable again.
+// unguard removes a directory from all records that contain it, and so makes the directory
+// writable. It locks each volume before it changes the volume's record. It fails if a claim uses
+// the directory.
 func (d *Doctor) unguard(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
@@ -135,8 +135,8 @@ func (d *Doctor) unguard(ctx context.Context, dir string) error {
 	return nil
 }
 
-// claimedAt returns an error if a claim uses a directory as its own directory. The directory must
-// then stay guarded while the volume is not mounted.
+// claimedAt returns an error if a claim uses dir as its own directory. The directory must then stay
+// guarded, so that programs cannot write to it while the volume is not mounted.
 func claimedAt(records []volume.Record, dir string) error {
 	for _, r := range records {
 		for alloc, c := range r.Claims {
@@ -149,7 +149,8 @@ func claimedAt(records []volume.Record, dir string) error {
 	return nil
 }
 
-// guarding maps each guarded directory to the sorted ids of the volumes whose records name it.
+// guarding maps each guarded directory to the ids of the volumes whose records contain it. The ids
+// are sorted.
 func guarding(records []volume.Record) map[string][]string {
 	by := map[string][]string{}
 	for _, r := range records {
@@ -164,8 +165,8 @@ func guarding(records []volume.Record) map[string][]string {
 	return by
 }
 
-// uses reports whether a mount of a volume could have a given path. The last component of such a
-// path is derived from the volume's id.
+// uses reports whether the volume could have a mount at the path. The last component of each
+// mount's path is derived from the volume's id.
 func uses(v volume.Volume, path string) bool {
 	return strings.HasSuffix(path, "/"+volume.VolumeComponent(v.ID)) || strings.HasSuffix(path, "/"+volume.PrivateComponent(v.ID))
 }

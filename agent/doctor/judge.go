@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// rules lists all rules. Each rule reads the whole picture and adds its findings.
+// rules lists all rules. Each rule reads the collected data and adds findings.
 var rules = []func(p Picture, f *findings){
 	database, disk, looked, halted, system, unmet,
 	mounts, unexplained, leftovers, notes,
@@ -15,8 +15,8 @@ var rules = []func(p Picture, f *findings){
 	devices, orphans, entries, guards, runtimes,
 }
 
-// Judge applies the rules to a picture. It sorts the findings by severity, the worst first, and
-// then by subject. No two findings have the same id.
+// Judge applies the rules to the collected data. It sorts the findings by severity, with the most
+// severe first, and then by subject. No two findings have the same id.
 func Judge(p Picture) []Finding {
 	f := &findings{}
 	for _, rule := range rules {

@@ -10,14 +10,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Picture is the data of one examination. The rules read no other data.
+// Picture is the collected data of one examination. The rules use no other data.
 type Picture struct {
 	Now  time.Time
-	Root string // the directory of all volume mounts
+	Root string // the directory that contains all volume mounts
 	Halt string
 
-	// OtherDataDir is the data dir of another agent whose mounts or plugins are still on this host.
-	// It is empty if the agent is not halted, or if it is halted for another reason.
+	// OtherDataDir is the data dir of another agent, whose mounts or plugins are the reason for
+	// Halt. It is empty if there is no such agent.
 	OtherDataDir string
 
 	Database     Database
@@ -35,77 +35,76 @@ type Picture struct {
 	System       System
 	Entries      []fstab.Entry
 	EntriesErr   error
-	Faults       []fstab.Fault // faults of the entries, judged without the volumes and plugins
+	Faults       []fstab.Fault // problems of the entries, as far as package fstab finds them
 	Guards       []Guard
 	Runtimes     Runtimes
 }
 
-// Guard is a directory that the agent has protected against writes while no volume is mounted
-// there.
+// Guard is a directory that is protected against writes while no volume is mounted on it.
 type Guard struct {
 	Dir     string
-	Volumes []string // the volumes whose records name it
+	Volumes []string // the volumes whose records contain the directory
 }
 
 // Database describes the state database and the files beside it.
 type Database struct {
-	Dir   string // the data dir
+	Dir   string // the directory that contains the database
 	Fault error  // the reason why the last commit failed
 	Check error  // the problem that a check of the file found
 	NoLog error  // the reason why the agent does not use state.log
 	Loss  Loss
-	Kept  []string // damaged databases that the agent set aside
+	Kept  []string // damaged databases that the agent has kept
 
-	// Foreign are files that replaced the open database files. Refused is the one that makes the
-	// agent refuse changes. Refused is empty if the agent accepts changes.
+	// Foreign lists files that another program put in place of the open database files. If the
+	// agent refuses changes because of one of these files, Refused is that file.
 	Foreign []string
 	Refused string
-	Old     []string // copies of the database from before a migration
+	Old     []string // copies of the database that were made before a migration
 	Disk    Disk
 }
 
-// Loss describes the loss of a database.
+// Loss describes the loss of an earlier database.
 type Loss struct {
-	At              time.Time // zero: no loss
+	At              time.Time // zero if no database was lost
 	Why             string
-	Volumes, Claims int // the numbers of adopted volumes and claims
+	Volumes, Claims int // how many volumes and claims were adopted
 
-	// Copy is the time of the automatic copy from which the agent restored the other records. It is
-	// zero if there was no such copy.
+	// Copy is the time of the automatic copy from which the agent restored the remaining records.
+	// It is zero if there was no such copy.
 	Copy time.Time
 }
 
 // Disk describes the space on the disk of the data dir.
 type Disk struct {
 	Err                error
-	Total, Free        uint64 // bytes; Total is 0 if it is unknown
-	Inodes, FreeInodes uint64 // 0 if the file system has no such number
+	Total, Free        uint64 // in bytes; Total is 0 if unknown
+	Inodes, FreeInodes uint64 // 0 if the file system does not count inodes
 }
 
-// Volume is the record of a volume, with the observations of its mounts, owners and devices.
+// Volume contains the record of a volume and the observed state of its mounts, owners and devices.
 type Volume struct {
 	Record   volume.Record
 	Observed volume.Observed
 	Attempt  *volume.Attempt
-	Owners   map[string]volume.OwnerView // the states of the owners of wanted claims, by alloc
-	Blocks   map[string]Block            // the volume's block devices, by device number; empty if they are from an earlier boot
-	Beneath  map[string]Contents         // the contents of the paths where a mount is missing, by path
+	Owners   map[string]volume.OwnerView // the owners of wanted claims, by alloc
+	Blocks   map[string]Block            // block devices by number; empty after a reboot
+	Beneath  map[string]Contents         // the contents of the paths at which a mount is missing
 
-	// Moving is set if the record changed during the check, or if a running step may change it. The
-	// observations may then belong to another state of the record.
+	// Moving is set if the record changed during the check, or if a running step may change the
+	// record. The observed state may then not match the record.
 	Moving bool
 }
 
-// atWork reports whether a step is running whose previous try did not fail. The record shows the
-// effect of a step only after the step has ended.
+// atWork reports whether a step is running that has not failed before. The record shows the effect
+// of the step only after the step has ended.
 func (v Volume) atWork() bool { return v.Attempt != nil && v.Attempt.Running && v.Attempt.Err == nil }
 
-// Block is a block device as the kernel shows it.
+// Block describes a block device as the kernel shows it.
 type Block struct {
-	Name    string // the name under /dev; may be empty
+	Name    string // the name below /dev; may be empty
 	Gone    bool
-	Backing string // the file behind a loop device
-	Deleted bool   // the backing file was deleted
+	Backing string // the path of a loop device's backing file
+	Deleted bool   // whether the backing file was deleted
 }
 
 // Loop is a loop device that has a backing file.
@@ -114,65 +113,65 @@ type Loop struct {
 	Block
 }
 
-// Contents describes the file or directory at a path.
+// Contents describes the file or directory at a path, without the contents of a mount.
 type Contents struct {
 	Mounted bool
-	Kind    string // "directory", "file", "device", "other"; empty if the path does not exist
-	Empty   bool   // set if nothing is in it, as in a directory after an unmount
-	Holds   string // description of the contents
+	Kind    string // "directory", "file", "device" or "other"; empty if the path does not exist
+	Empty   bool   // whether the file or directory is empty
+	Holds   string // a description of the contents
 }
 
 // Mounted is one line of the mount table.
 type Mounted struct {
 	Path   string
 	Device string
-	Root   string // the mounted directory within its file system
+	Root   string // the mounted directory, relative to the root of its file system
 	FSType string
 	Source string
-	Canary bool // a test mount that the agent removes at once
+	Canary bool // whether this is a short-lived test mount of the agent
 }
 
-// Leftover is a path below the root that no record explains.
+// Leftover is a path in the directory of all mounts that belongs to no record.
 type Leftover struct {
 	Path string
 	Contents
 	Err error
 }
 
-// NoteFile is a note with a problem.
+// NoteFile is a note with a problem, or a claim without a note.
 type NoteFile struct {
 	Path   string
-	Record volume.Record // the record of the claim's volume; empty for an invalid note without a claim
+	Record volume.Record // the record of the volume; empty for an invalid note without a claim
 	Alloc  string
 	Bad    error // why the note is invalid
-	// Claimed is set if the claim exists. Its note is then missing or invalid.
+	// Claimed is set if the claim exists. The claim's note is then missing or invalid.
 	Claimed bool
 }
 
-// Deregistered describes the leftovers and pending calls after a forced deregister.
+// Deregistered describes a volume after a forced deregister, with its leftovers and pending calls.
 type Deregistered struct {
 	Record volume.Record
 	Since  time.Time
-	Left   []string // a sentence for each leftover; empty if a leftover can only appear later
+	Left   []string // a sentence for each leftover; may be empty
 	Calls  volume.PendingCallState
 }
 
-// Test is a plugin test that is running, or that was interrupted and left a volume.
+// Test is a plugin test that is running, or that was interrupted and left a volume behind.
 type Test struct {
 	Plugin  string
 	Running bool
-	Name    string // the name of its volume
+	Name    string // the name of the test's volume
 	Begun   time.Time
 	Paths   []string
 }
 
-// Plugin is the current state of a plugin.
+// Plugin describes the current state of a plugin.
 type Plugin struct {
 	ID       string
 	View     plugin.View
 	Since    time.Time
-	Runtime  string // the runtime of its container; empty if it runs in none
-	Units    []Unit // the units of a plugin that runs as units
+	Runtime  string // the container runtime of the plugin; empty if it runs in no container
+	Units    []Unit // the systemd units of the plugin; empty if it does not run as units
 	Pending  string
 	Warnings []string
 }
@@ -180,28 +179,28 @@ type Plugin struct {
 // Unit is a systemd unit.
 type Unit struct {
 	Name   string
-	Before []string // the units that start after it
+	Before []string // the units that systemd starts after this unit
 	Asked  bool     // whether systemd returned the properties of the unit
 }
 
-// System describes the parts of the host on which the agent depends.
+// System describes systemd and the mount helper, on which the agent depends.
 type System struct {
 	// Namespace and Init are the inode numbers of the mount namespaces of the agent and of process
-	// 1; 0 if unknown.
+	// 1. They are 0 if unknown.
 	Namespace, Init uint64
 
-	// Unit is the agent's own unit; empty if systemd does not run the agent. State is its
-	// UnitFileState; empty if unknown.
+	// Unit is the systemd unit of the agent; empty if systemd does not run the agent. State is the
+	// unit's UnitFileState; empty if unknown.
 	Unit, State string
 
-	// Helper is the problem of the mount helper; empty if the helper works.
+	// Helper describes a problem of the mount helper. It is empty if the mount helper works.
 	Helper string
 }
 
 // Unmet is a setting that the agent could not apply.
 type Unmet struct {
 	Kind    string // VolumeFile or MetricsAddress
-	Subject string // a file, or "agent"
+	Subject string // the path of a file, or "agent"
 	Why     string
 	Do      string
 }
@@ -214,8 +213,8 @@ func (p Picture) claims() (n int) {
 	return n
 }
 
-// explained returns all paths at which the agent has, or may have, a mount. The paths come from the
-// records, from forced deregisters, and from plugin tests.
+// explained returns all paths at which the agent has or may have mounts, and the directories above
+// them. The paths belong to records, forced deregisters and plugin tests.
 func (p Picture) explained() map[string]bool {
 	known := map[string]bool{p.Root: true}
 	add := func(path string) {
@@ -269,22 +268,22 @@ func (p Picture) explained() map[string]bool {
 	return known
 }
 
-// spot is a path at which a mounted claim must have a mount, and the observation of that path.
+// spot is a path at which a mounted claim needs a mount, with the observed state of the path.
 type spot struct {
-	what  string // "staged", "mounted for ALLOC", "bound for ALLOC"
+	what  string // "staged", "mounted for ALLOC" or "bound for ALLOC"
 	path  string
 	made  *volume.MountIdentity // the recorded mount; nil if the agent must mount the volume again
 	sight volume.Sight
 }
 
-// good reports whether the observed mount is the recorded one. If the agent must mount the volume
-// again, every working mount is good.
+// good reports whether the observed mount is the recorded mount. If there is no recorded mount,
+// because the agent must mount the volume again, every working mount is good.
 func (m spot) good() bool {
 	return m.sight.Seen == volume.SeenMount && (m.made == nil || m.sight.Is(m.made))
 }
 
-// rebacked reports whether the mount is the recorded node of a loop device, but the device now has
-// another backing file.
+// rebacked reports whether the recorded loop device is still mounted but now has a different
+// backing file.
 func (m spot) rebacked() bool {
 	if m.made == nil || m.made.Backing == "" || m.sight.Identity.Backing == m.made.Backing {
 		return false
@@ -294,7 +293,7 @@ func (m spot) rebacked() bool {
 	return seen.Is(m.made)
 }
 
-// mounts returns the mounts that mounted claims use. The mount at the staging path is the first.
+// mounts returns the mounts that mounted claims need. The mount at the staging path comes first.
 func (v Volume) mounts() (all []spot) {
 	r := v.Record
 	for _, c := range r.Ordered() {
@@ -313,13 +312,13 @@ func (v Volume) mounts() (all []spot) {
 	return all
 }
 
-// within reports whether a path equals a directory or lies inside it.
+// within reports whether a path is dir itself or lies inside dir.
 func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// settleLoops removes loop devices from the picture if they were detached during the examination,
-// or if their volumes are now in use on this host.
+// settleLoops removes loop devices from the collected data if they were detached during the
+// examination, or if their volumes have been claimed in the meantime.
 func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 	late := Picture{}
 	for _, r := range records {
@@ -328,8 +327,9 @@ func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 	p.Loops = slices.DeleteFunc(p.Loops, func(l Loop) bool { return !slices.Contains(now, l) || late.serves(l) })
 }
 
-// serves reports whether a loop device may belong to a volume that is on this host, or that a claim
-// needs here. The path of the backing file then contains the volume's external id.
+// serves reports whether a loop device belongs to a volume that has claims or is on this host. A
+// device belongs to a volume if the volume's external id is a component of the path of the backing
+// file.
 func (p Picture) serves(l Loop) bool {
 	belongs := func(r volume.Record) bool {
 		id := r.Volume.ExternalID
@@ -339,30 +339,29 @@ func (p Picture) serves(l Loop) bool {
 		slices.ContainsFunc(p.Deregistered, func(d Deregistered) bool { return belongs(d.Record) })
 }
 
-// Runtimes describes the volumes of the container runtimes docker and podman.
+// Runtimes describes volumes of docker and podman.
 type Runtimes struct {
-	Named  []volume.RuntimeVolume // the agent's records of the volumes that a runtime uses
+	Named  []volume.RuntimeVolume // the agent's records of volumes that a runtime uses
 	Doubts []Doubt
 	Locals []Local
-	Errs   map[string]error // why the agent cannot list a runtime's own volumes, by runtime
+	Errs   map[string]error // the errors of listing volumes, by runtime
 }
 
-// Doubt describes references to a volume that docker or podman still has, although no container
-// explains them.
+// Doubt describes references to a volume for which docker or podman has no container.
 type Doubt struct {
 	Runtime string
-	Name    string // the runtime's name for the volume
+	Name    string // the name of the volume in the runtime
 	Volume  string
 	Alloc   string
 	Since   time.Time
-	Leaked  int    // references that no container explains
-	Of      int    // all references of the claim
-	Kept    string // why the claim stays; empty if the agent is about to detach it
+	Leaked  int    // the number of references without a container
+	Of      int    // the total number of references of the claim
+	Kept    string // why the claim stays; empty if the agent will detach it
 }
 
-// Local is a volume that a runtime made with its own driver "local".
+// Local is a volume that a runtime created with its built-in driver "local".
 type Local struct {
 	Runtime string
 	Name    string
-	Path    string // the directory of its files; may be empty
+	Path    string // the directory of the volume's files; may be empty
 }

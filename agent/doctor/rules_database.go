@@ -52,7 +52,7 @@ func database(p Picture, f *findings) {
 	}
 }
 
-// fromCopy tells the operator which records the agent restored from an automatic copy.
+// fromCopy says which records the agent restored from an automatic copy.
 func fromCopy(l Loss) string {
 	if l.Copy.IsZero() {
 		return "volumes without claims, and plugins that were registered at run time, must be registered again"
@@ -73,15 +73,15 @@ func adopted(p Picture) (n int) {
 	return n
 }
 
-// These are the limits for the free space on the disk of the data dir. A commit writes a few pages,
-// and the database file doubles its size when it grows.
+// These are the limits for free space on the disk of the data dir. A commit writes a few pages.
+// When the database file must grow, it doubles its size.
 const (
 	leastFree   = 16 << 20
-	nearlyFull  = 20 // warn if less than 1/20 is free
+	nearlyFull  = 20 // the doctor warns if less than 1/20 is free
 	leastInodes = 1000
 )
 
-// disk checks the free space and the free inodes on the disk of the data dir.
+// disk checks the free space and the free inodes of the data dir.
 func disk(p Picture, f *findings) {
 	d := p.Database.Disk
 	at := p.Database.Dir
@@ -103,7 +103,7 @@ func disk(p Picture, f *findings) {
 	}
 }
 
-// room formats bytes as one number with a unit.
+// room formats a number of bytes with the largest suitable unit.
 func room(bytes uint64) string {
 	n, unit := float64(bytes), 0
 	for units := []string{"B", "KiB", "MiB", "GiB", "TiB"}; ; unit++ {
@@ -114,7 +114,7 @@ func room(bytes uint64) string {
 	}
 }
 
-// looked reports the parts of the host that the agent could not read.
+// looked reports if the mount table or the directory of all mounts could not be read completely.
 func looked(p Picture, f *findings) {
 	for what, err := range map[string]error{"the mount table": p.MountsErr, "the directory of all mounts": p.LeftoversErr} {
 		if err != nil {
@@ -128,7 +128,7 @@ func looked(p Picture, f *findings) {
 	}
 }
 
-// halted reports that the agent sends no calls to plugins.
+// halted reports if the agent does not call plugins.
 func halted(p Picture, f *findings) {
 	if p.Halt == "" {
 		return
@@ -143,7 +143,7 @@ func halted(p Picture, f *findings) {
 	}
 }
 
-// system checks the agent's mount namespace, its unit, and the mount helper.
+// system checks the mount namespace of the agent, the agent's unit, and the mount helper.
 func system(p Picture, f *findings) {
 	s := p.System
 	if s.Namespace != 0 && s.Init != 0 && s.Namespace != s.Init {

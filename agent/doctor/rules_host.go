@@ -37,11 +37,11 @@ func devices(p Picture, f *findings) {
 	}
 }
 
-// orphans reports loop devices whose backing file is in the data dir, but which no mount and no
-// volume uses.
+// orphans reports loop devices that are not in use although their backing files are in the data
+// dir.
 func orphans(p Picture, f *findings) {
 	if p.MountsErr != nil || len(p.Tests) > 0 {
-		return // without these data, the rule cannot know which devices are in use
+		return // the rule cannot know which devices are in use
 	}
 
 	for _, l := range p.Loops {
@@ -61,7 +61,8 @@ func orphans(p Picture, f *findings) {
 	}
 }
 
-// isUsedBy reports whether a mount shows the file system on the device, or the device node itself.
+// isUsedBy reports whether m is a mount of the file system on the device, or of the device node
+// itself.
 func (l Loop) isUsedBy(m Mounted) bool {
 	return m.Device == l.Device || m.Source == "/dev/"+l.Name || m.Root == "/"+l.Name
 }
@@ -70,8 +71,8 @@ func wanted(r volume.Record) bool {
 	return slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted })
 }
 
-// elsewhere reports the mounts that other programs made of a device. They keep the device on this
-// host.
+// elsewhere reports mounts of the volume's device that other programs have made. While such a mount
+// exists, the device must stay on this host.
 func elsewhere(p Picture, f *findings, v Volume, dev string, known map[string]bool) {
 	id := v.Record.Volume.ID
 	for _, m := range p.Mounts {
@@ -82,9 +83,9 @@ func elsewhere(p Picture, f *findings, v Volume, dev string, known map[string]bo
 	}
 }
 
-// guards reports directories that refuse writes although no record and no entry needs them. If the
-// entries or the mount table cannot be read completely, a directory may still be needed, so guards
-// reports nothing.
+// guards reports guarded directories that no claim and no entry needs. If the entries or the mount
+// table could not be read completely, some directories may still be needed. guards then reports
+// nothing.
 func guards(p Picture, f *findings) {
 	if p.EntriesErr != nil || p.MountsErr != nil {
 		return
@@ -101,7 +102,7 @@ func guards(p Picture, f *findings) {
 	}
 }
 
-// entries checks the entries for volumes in fstab and mount units.
+// entries checks the entries for volumes in fstab and in mount units.
 func entries(p Picture, f *findings) {
 	for _, w := range p.Faults {
 		g := f.add(w.Kind, Severity(w.Severity), w.Subject, w.Subject).what("%s", w.What).then("%s", w.Then)

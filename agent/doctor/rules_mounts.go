@@ -7,21 +7,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mounts compares the recorded mounts of mounted claims with the observed ones.
+// mounts compares the recorded mounts of mounted claims with the observed mounts.
 func mounts(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		if v.Moving {
 			continue
 		}
 
-		before := volume.SeenMount // the observation of the previous mount, on which this mount depends
+		before := volume.SeenMount // the state of the previous mount, on which this mount depends
 		for _, m := range v.mounts() {
 			if m.good() {
 				before = volume.SeenMount
 				continue
 			}
-			// A bind mount of a dead or hanging mount is in the same state. Report both as one
-			// finding.
+			// If a mount is dead or hangs, a bind mount of it is in the same state. Report both in
+			// one finding.
 			if m.sight.Seen != before || m.sight.Seen == volume.SeenMount || m.sight.Seen == volume.SeenNothing {
 				amiss(f, v, m)
 			}
@@ -30,7 +30,7 @@ func mounts(p Picture, f *findings) {
 	}
 }
 
-// amiss reports a mount that differs from its record.
+// amiss reports a mount that differs from the recorded mount.
 func amiss(f *findings, v Volume, m spot) {
 	id := v.Record.Volume.ID
 	look := func(g *Finding) *Finding { return g.do("volctl volume status %s", id) }
@@ -69,8 +69,8 @@ func amiss(f *findings, v Volume, m spot) {
 	}
 }
 
-// unexplained returns the mounts below the root that no record explains. It omits the agent's test
-// mounts.
+// unexplained returns the mounts below the directory of all mounts that belong to no record. It
+// omits the agent's test mounts.
 func (p Picture) unexplained() (all []Mounted) {
 	known := p.explained()
 	for _, m := range p.Mounts {
@@ -81,8 +81,8 @@ func (p Picture) unexplained() (all []Mounted) {
 	return all
 }
 
-// unexplained reports mounts that no record explains. A mount inside a volume gets a separate kind
-// of finding.
+// unexplained reports mounts that belong to no record. Mounts inside a volume get a finding of a
+// different kind.
 func unexplained(p Picture, f *findings) {
 	in := inside(p)
 	for _, m := range p.unexplained() {
@@ -97,8 +97,8 @@ func unexplained(p Picture, f *findings) {
 	}
 }
 
-// inside returns a function that finds the volume inside whose mount a path lies. The function also
-// returns the path of that mount.
+// inside returns a function that finds the volume that contains a path. The function returns the
+// volume's id and the mount point.
 func inside(p Picture) func(path string) (id, at string) {
 	used := map[string]string{}
 	for _, v := range p.Volumes {
@@ -118,8 +118,8 @@ func inside(p Picture) func(path string) (id, at string) {
 	}
 }
 
-// leftovers reports files and directories below the root where nothing is mounted. It also reports
-// volumes that are staged but have no claim.
+// leftovers reports files and directories that remain in the directory of all mounts. It also
+// reports volumes that are staged but have no claims.
 func leftovers(p Picture, f *findings) {
 	for _, l := range p.Leftovers {
 		switch {
@@ -146,7 +146,7 @@ func leftovers(p Picture, f *findings) {
 	}
 }
 
-// notes checks the notes. If the database is lost, the agent adopts claims from them.
+// notes checks the notes, from which the agent adopts claims after a loss of the database.
 func notes(p Picture, f *findings) {
 	for _, n := range p.Notes {
 		id := n.Record.Volume.ID

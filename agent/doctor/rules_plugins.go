@@ -7,15 +7,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// restartsOften is the number of restarts at which the doctor reports a plugin. It counts the
-// restarts since the start of the agent.
+// restartsOften is the number of restarts after which the doctor reports a plugin. Only restarts
+// since the start of the agent count.
 const restartsOften = 5
 
-// agentService is the agent's unit. The units of plugins must be ordered before it, so that systemd
-// stops them after the agent.
+// agentService is the agent's unit. The unit of a plugin must be ordered before agentService, so
+// that systemd stops the plugin after the agent.
 const agentService = "volagent.service"
 
-// of returns the ids of all volumes of a plugin, and the ids of its volumes on this host.
+// of returns the ids of all volumes of a plugin, and the ids of those that are on this host.
 func (p Picture) of(plugin string) (ids, held []string) {
 	for _, v := range p.Volumes {
 		if v.Record.Volume.PluginID != plugin {
@@ -31,7 +31,7 @@ func (p Picture) of(plugin string) (ids, held []string) {
 	return ids, held
 }
 
-// listed names up to three volumes.
+// listed returns the quoted ids of up to three volumes.
 func listed(ids []string) string {
 	const most = 3
 	words := make([]string, 0, most)
@@ -73,7 +73,7 @@ func plugins(p Picture, f *findings) {
 	}
 }
 
-// note adds an instruction in words to the command.
+// note appends an instruction to the command of a finding.
 func (f *Finding) note(words string) { f.Do += " (" + words + ")" }
 
 // state reports a plugin that is not ready, and the consequence for its volumes on this host.
@@ -85,7 +85,7 @@ func state(f *findings, g Plugin, held []string) {
 	}
 	switch {
 	case v.Ready:
-		if v.Reason != "" && v.Reason != v.State { // another part of the plugin is not ready
+		if v.Reason != "" && v.Reason != v.State { // a different part of the plugin is not ready
 			f.add(PluginDown, Warning, g.ID, g.ID).what("some parts of plugin %s are not ready: %s", quote(g.ID), v.Reason).
 				then("its other parts still work").do("volctl plugin status %s", g.ID)
 		}
@@ -107,7 +107,7 @@ func state(f *findings, g Plugin, held []string) {
 	}
 }
 
-// missing reports plugins that no plugin file defines, but that volumes name.
+// missing reports plugins that have no plugin file although volumes refer to them.
 func missing(p Picture, f *findings) {
 	known := map[string]bool{}
 	for _, g := range p.Plugins {
@@ -131,8 +131,8 @@ func missing(p Picture, f *findings) {
 	}
 }
 
-// capabilities reports plugins that have lost a capability, and therefore cannot undo earlier calls
-// for a volume on this host.
+// capabilities reports a plugin that has lost a capability and can therefore no longer undo earlier
+// calls for a volume on this host.
 func capabilities(p Picture, f *findings) {
 	for _, g := range p.Plugins {
 		if !g.View.Ready || g.View.Apart != nil {
@@ -159,8 +159,9 @@ func capabilities(p Picture, f *findings) {
 	}
 }
 
-// deadlock reports a plugin that runs in a container of docker or podman while other containers of
-// that runtime use its volumes. At boot the plugin and the runtime may wait for each other.
+// deadlock reports a plugin that runs in a container of docker or podman if other containers of the
+// same runtime use the plugin's volumes. At boot, the plugin and the runtime may wait for each
+// other.
 func deadlock(p Picture, f *findings) {
 	for _, g := range p.Plugins {
 		if g.Runtime == "" {

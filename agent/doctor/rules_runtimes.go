@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// runtimes reports problems with the volumes of docker and podman.
+// runtimes reports problems with volumes of docker and podman.
 func runtimes(p Picture, f *findings) {
 	for _, d := range p.Runtimes.Doubts {
 		leaked(f, d)
@@ -20,7 +20,7 @@ func runtimes(p Picture, f *findings) {
 	}
 }
 
-// leaked reports the references to a volume whose containers no longer exist.
+// leaked reports references to a volume for which the runtime no longer has containers.
 func leaked(f *findings, d Doubt) {
 	about := d.Runtime + "/" + d.Name
 	if d.Alloc != d.Runtime {
@@ -50,9 +50,9 @@ func ofReferences(d Doubt) string {
 	}
 }
 
-// locals reports volumes that a runtime created on the host's disk under the name of one of the
-// agent's volumes. Docker creates such a volume if the agent answered that the volume does not
-// exist, or if the agent did not answer.
+// locals reports volumes on the host's disk that a runtime created under the name of one of the
+// agent's volumes. Docker creates such a volume if the agent did not answer, or answered that the
+// volume does not exist.
 func locals(p Picture, f *findings) {
 	named := map[string]string{}
 	for _, v := range p.Runtimes.Named {

@@ -8,8 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestRuntimeRules checks the findings about container runtimes on a host that has no other
-// problem.
+// TestRuntimeRules checks the findings about container runtimes on a host without other problems.
 func TestRuntimeRules(t *testing.T) {
 	named := []volume.RuntimeVolume{{Runtime: "docker", Name: "mine", VolumeID: "data"}}
 	doubt := func(leaked, of int, kept string) Runtimes {
@@ -17,7 +16,7 @@ func TestRuntimeRules(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		has      Runtimes
-		id       string // the id of the finding; empty if there must be none
+		id       string // the id of the expected finding; empty if none is expected
 		severity Severity
 		says     []string
 	}{

@@ -28,8 +28,8 @@ func seen(m *volume.MountIdentity) volume.Sight {
 
 var mode = call.Capability{Access: "single-node-multi-writer", Attachment: call.FileSystem}
 
-// mounted returns volume "data" of plugin "p" with claims of the allocs a and b. The observed state
-// agrees with the record.
+// mounted returns the volume "data" of the plugin "p", with claims of the allocs a and b. The
+// observed state matches the record.
 func mounted() Volume {
 	claim := func(alloc string, seq, id uint64) volume.Claim {
 		return volume.Claim{
@@ -56,7 +56,7 @@ func mounted() Volume {
 	}
 }
 
-// well returns a host without problems.
+// well returns the data of a host without problems.
 func well() Picture {
 	v := mounted()
 	return Picture{
@@ -78,7 +78,7 @@ func TestWell(t *testing.T) {
 	}
 }
 
-// TestRules applies one change to a host without problems at a time, and checks the findings.
+// TestRules checks the findings on a host without problems after a single change to the host.
 func TestRules(t *testing.T) {
 	staging := csi + "/p/staging/data"
 	sight := func(s volume.Seen, detail string) volume.Sight {
@@ -103,9 +103,9 @@ func TestRules(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		spoil func(p *Picture)
-		want  []string // ids of the expected findings
-		says  string   // a text that the problem, the consequence or the command must contain
-		fix   bool     // set if --fix can repair the first finding
+		want  []string // the ids of the expected findings
+		says  string   // a text that the finding must contain
+		fix   bool     // whether --fix can fix the first finding
 	}{
 		"commit fails":     {func(p *Picture) { p.Database.Fault = errors.New("no space") }, []string{"db-commit:state.db"}, "no space", false},
 		"check fails":      {func(p *Picture) { p.Database.Check = errors.New("one\ntwo\nthree") }, []string{"db-check:state.db"}, "one, and 2 more", false},
@@ -273,7 +273,7 @@ func TestRules(t *testing.T) {
 				p.Mounts = append(p.Mounts, used)
 				p.Loops = append(p.Loops, Loop{fmt.Sprintf("7:%d", i+1), Block{Name: fmt.Sprintf("loop%d", i+1), Backing: fmt.Sprintf("/d/volumes/vol-%d/image", i+1)}})
 			}
-			p.Loops[4].Backing = "/home/disk" // this file is not in the agent's data dir
+			p.Loops[4].Backing = "/home/disk" // a file outside the data dir
 		}, nil, "", false},
 		"guard":            {func(p *Picture) { p.Guards = []Guard{{Dir: "/srv/x", Volumes: []string{"data"}}} }, []string{"guard-stale:/srv/x"}, "chattr -i /srv/x", true},
 		"guard of a claim": {func(p *Picture) { p.Guards = []Guard{{Dir: "/srv/b", Volumes: []string{"data"}}} }, nil, "", false},
@@ -345,7 +345,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestOrder checks that problems come before warnings, and warnings before notes.
+// TestOrder checks that findings are sorted: first problems, then warnings, and then notes.
 func TestOrder(t *testing.T) {
 	p := well()
 	p.Leftovers = []Leftover{{Path: csi + "/a", Contents: Contents{Kind: "directory", Empty: true}}}

@@ -15,7 +15,7 @@ import (
 
 func quote(s string) string { return strconv.Quote(s) }
 
-// volumes reports each volume whose step fails or waits, or whose work is incomplete.
+// volumes reports a volume if its next step fails or waits, or if work remains to be done.
 func volumes(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		if v.Moving {
@@ -29,7 +29,7 @@ func volumes(p Picture, f *findings) {
 		do := suggest.Words(e.Fix.Or(status))
 		again := fix{kind: wake, volume: r.Key()}
 		switch {
-		// The rule mounts already reports this mount.
+		// The function mounts already reports this mount.
 		case e.State == volume.StateStuck && inTheWay(v):
 		case e.State == volume.StateStuck:
 			g := f.add(VolumeStuck, Problem, id, id).what("volume %s is %s%s", quote(id), e.Summary, tried(p.Now, v.Attempt)).then("%s", stuckThen(r, v))
@@ -74,20 +74,20 @@ func users(u volume.Unseen) string {
 	return " while it was in use by " + strings.Join(u.Users, "; ")
 }
 
-// misplaced reports whether the rule mounts has a finding for a mount of the volume.
+// misplaced reports whether the function mounts adds a finding for a mount of the volume.
 func misplaced(v Volume) bool {
 	return slices.ContainsFunc(v.mounts(), func(m spot) bool { return !m.good() })
 }
 
-// inTheWay reports whether the volume only waits because one of its own mounts hangs, or because
-// another mount has replaced it.
+// inTheWay reports whether the volume waits only because one of its mounts hangs or was replaced by
+// another mount.
 func inTheWay(v Volume) bool {
 	a := volume.Next(v.Record, v.Observed)
 	failed := v.Attempt != nil && v.Attempt.Err != nil
 	return !failed && a.Kind == volume.Wait && (a.Cause == volume.CauseForeign || a.Cause == volume.CauseHung) && misplaced(v)
 }
 
-// tried describes the error of the last try, and the number of tries.
+// tried describes the last error of a step and the number of attempts.
 func tried(now time.Time, at *volume.Attempt) string {
 	if at == nil || at.Err == nil {
 		return ""
@@ -133,7 +133,7 @@ func stuckThen(r volume.Record, v Volume) string {
 	}
 }
 
-// waits reports a volume whose next step waits until the plugin is ready.
+// waits reports a volume whose next step must wait until the plugin is ready.
 func waits(f *findings, v Volume, do string) {
 	r := v.Record
 	if a := volume.Next(r, v.Observed); a.Kind != volume.Wait || a.Cause != volume.CausePlugin {
@@ -148,11 +148,11 @@ func waits(f *findings, v Volume, do string) {
 		then("%s until the plugin is ready; the data is safe", then).Do = do
 }
 
-// unknownFor is the time after which an owner of unknown state becomes a finding. A restart of
-// systemd takes less time.
+// unknownFor is how long the state of an owner may be unknown before it becomes a finding. A
+// restart of systemd takes less time.
 const unknownFor = 5 * time.Minute
 
-// owners reports claims whose owners the agent cannot check.
+// owners reports claims if the agent cannot find out whether their owners still run.
 func owners(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		for _, c := range v.Record.Ordered() {
@@ -167,7 +167,7 @@ func owners(p Picture, f *findings) {
 	}
 }
 
-// ownerUnit returns the argument with which systemctl status shows an owner.
+// ownerUnit returns the argument for "systemctl status" that shows an owner.
 func ownerUnit(o volume.Owner) string {
 	if o.Unit != "" {
 		return o.Unit
@@ -192,7 +192,7 @@ func deregistered(p Picture, f *findings) {
 	}
 }
 
-// tests reports plugin tests that were interrupted and left a volume.
+// tests reports plugin tests that were interrupted and left a volume behind.
 func tests(p Picture, f *findings) {
 	for _, t := range p.Tests {
 		if !t.Running {

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// checkWithin limits the time for a check of the state database's file and of its disk.
+// checkWithin limits the time to check the file of the state database and to query its disk.
 const checkWithin = 5 * time.Second
 
 // database collects the facts about the state database.

@@ -1,7 +1,7 @@
-// Package facts collects the data about the host to which the doctor applies its rules.
+// Package facts collects data about the host. The doctor applies its rules to this data.
 //
 //	facts.go     NewDoctor
-//	memory.go    the facts from memory
+//	memory.go    facts that the agent has in memory
 //	database.go  the file of the state database
 //	host.go      mounts and devices
 //	notes.go     the notes beside the mounts
@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/agent/records"
 )
 
-// NewDoctor returns a doctor for this host.
+// NewDoctor returns a doctor for this host with the given sources of facts.
 func NewDoctor(o Options) *doctor.Doctor {
 	c := &collector{o}
 	db := &database{file: o.StateFile, db: o.DB.DB}

@@ -37,8 +37,8 @@ func open(t *testing.T, file string, fill func(*statedb.Tx)) *statedb.DB {
 	return db
 }
 
-// TestDatabase checks the facts about the state database. They must name the files that an agent
-// kept beside it, and the loss of an earlier database.
+// TestDatabase checks the facts about the state database. The facts must include the files that an
+// agent kept beside the database, and the loss of an earlier database.
 func TestDatabase(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "state.db")
@@ -65,8 +65,8 @@ func TestDatabase(t *testing.T) {
 	}
 }
 
-// TestNotes checks that the doctor finds a mounted claim without a note, unless the claim is new.
-// It must also find a note without a claim.
+// TestNotes checks that the doctor reports a mounted claim that has no note, unless the claim is
+// new.
 func TestNotes(t *testing.T) {
 	dir := t.TempDir()
 	host, err := mount.New()
@@ -98,7 +98,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestUnmet checks that the problems of each of the two settings become facts of a separate kind.
+// TestUnmet checks that the problems of two settings become facts of two different kinds.
 func TestUnmet(t *testing.T) {
 	problem := func(words string) func() []api.Problem {
 		return func() []api.Problem { return []api.Problem{{Subject: "s", Message: words, Command: "fix"}} }
@@ -113,12 +113,13 @@ func TestUnmet(t *testing.T) {
 	}
 }
 
-// running is a set of plugins whose tests are running.
+// running says for each plugin whether its test is running.
 type running map[string]bool
 
 func (r running) Testing(id string) bool { return r[id] }
 
-// TestTests checks that the facts contain the volume of an interrupted test, with all its paths.
+// TestTests checks that the facts about an interrupted test of a plugin contain all paths of the
+// test volume.
 func TestTests(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "state.db"), func(tx *statedb.Tx) {
 		statedb.Plugins.Put(tx, plugin.Record{ID: "p", Scratch: &plugin.Scratch{ID: "x", Staging: "/s", Targets: []string{"/t"}, Dirs: []string{"/d"}}})

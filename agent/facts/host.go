@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// hostFacts gives the doctor access to the host.
+// hostFacts implements the doctor's access to the host.
 type hostFacts struct {
 	host  *mount.Host
 	steps *volmgr.Manager
@@ -29,11 +29,11 @@ func (h hostFacts) Mounts() ([]doctor.Mounted, error) {
 	return all, err
 }
 
-// someNames limits how many entries of a directory are read. The limit is one more than the doctor
-// shows, so that the doctor knows whether there are more.
+// someNames is the maximum number of directory entries to read. It is one more than the doctor
+// shows, so that the doctor knows whether there are more entries.
 const someNames = 4
 
-// Contents examines a path where nothing is mounted.
+// Contents examines a path on which nothing is mounted.
 func (h hostFacts) Contents(ctx context.Context, path string) (doctor.Contents, error) {
 	c, err := h.host.Contents(ctx, path, someNames, false)
 	return contents(c), err
@@ -61,7 +61,8 @@ func (h hostFacts) Loops() []doctor.Loop {
 	return all
 }
 
-// Leftovers returns the entries below the mount directories that are not in the map known.
+// Leftovers returns the files and directories below the mount directories, except the paths in
+// known.
 func (h hostFacts) Leftovers(ctx context.Context, known map[string]bool) ([]doctor.Leftover, error) {
 	found, err := h.steps.Leftovers(ctx, known)
 	all := make([]doctor.Leftover, 0, len(found))
@@ -71,5 +72,4 @@ func (h hostFacts) Leftovers(ctx context.Context, known map[string]bool) ([]doct
 	return all, err
 }
 
-// RemoveLeftover removes an empty leftover.
 func (h hostFacts) RemoveLeftover(path string) error { return h.steps.RemoveLeftover(path) }

@@ -27,21 +27,21 @@ type Queue interface {
 // Tests reports whether a test of a plugin is running.
 type Tests interface{ Testing(pluginID string) bool }
 
-// Systemd reads the settings of units.
+// Systemd reads the settings of systemd units.
 type Systemd interface {
 	Settings(ctx context.Context, name string) (systemd.Settings, error)
 }
 
-// Containers finds the containers whose use of a volume is in doubt.
+// Containers finds containers for which the agent does not know whether they still use a volume.
 type Containers interface{ Doubts() []dockervol.Doubt }
 
-// Options are the sources of the facts.
+// Options contains the sources of the facts.
 type Options struct {
-	Root         string // the directory of all mounts
+	Root         string // the directory that contains all mounts
 	StateFile    string
-	Halt         string // why the agent sends no calls to plugins; empty in normal operation
-	OtherDataDir string // the data dir of another agent, if that agent is the reason for Halt
-	Serving      bool   // set if the agent serves docker and podman
+	Halt         string // why the agent does not call plugins; empty in normal operation
+	OtherDataDir string // the data dir of another agent that is the reason for Halt
+	Serving      bool   // whether the agent serves volumes to docker and podman
 
 	DB         records.Store
 	Host       *mount.Host
@@ -53,11 +53,12 @@ type Options struct {
 	Systemd    Systemd
 	Containers Containers
 
-	// VolumeFiles and MetricsAddress return the problems with these settings.
+	// VolumeFiles and MetricsAddress return the problems with the volume files and the metrics
+	// address.
 	VolumeFiles, MetricsAddress func() []api.Problem
 }
 
-// collector collects those facts that need more than a call of one function.
+// collector collects the facts that need more than one function call.
 type collector struct{ o Options }
 
 // leftovers returns the leftovers of forced deregisters.
@@ -72,7 +73,7 @@ func (c *collector) leftovers() (all []doctor.Deregistered) {
 	return all
 }
 
-// tests returns the running tests of plugins, and the leftovers of earlier tests.
+// tests returns the running tests of plugins, and the leftovers of interrupted tests.
 func (c *collector) tests() (all []doctor.Test) {
 	for id, left := range c.o.Plugins.Usage.Scratches() {
 		paths := append([]string{left.Staging}, left.Targets...)
@@ -82,8 +83,8 @@ func (c *collector) tests() (all []doctor.Test) {
 	return all
 }
 
-// unmet returns the settings that the agent could not apply. It uses the words of the host's
-// status.
+// unmet returns the settings that the agent could not apply, with the messages from the status of
+// the host.
 func (c *collector) unmet() (all []doctor.Unmet) {
 	for _, p := range c.o.VolumeFiles() {
 		all = append(all, doctor.Unmet{Kind: doctor.VolumeFile, Subject: p.Subject, Why: p.Message, Do: p.Command})
@@ -95,7 +96,8 @@ func (c *collector) unmet() (all []doctor.Unmet) {
 	return all
 }
 
-// plugins returns all plugins, with systemd's information about those that are units.
+// plugins returns all plugins. For plugins that run as systemd units, it adds systemd's
+// information.
 func (c *collector) plugins(ctx context.Context) (all []doctor.Plugin) {
 	for _, st := range c.o.Plugins.Statuses() {
 		p := doctor.Plugin{ID: st.ID, View: c.o.Plugins.View(st.ID), Since: st.Since, Pending: st.Pending, Warnings: st.Warnings}

@@ -12,19 +12,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// noteFacts gives the doctor access to the notes beside the mounts.
+// noteFacts implements the doctor's access to the notes beside the mounts.
 type noteFacts struct {
 	db    records.Store
 	steps *volmgr.Manager
 	book  *notes.Notebook
 }
 
-// notedWithin is how long a mounted claim may be without a note. The agent writes the note a moment
-// after it has mounted the volume.
+// notedWithin is how long a mounted claim may have no note. The agent writes the note shortly after
+// it has mounted the volume.
 const notedWithin = 10 * time.Second
 
-// Check finds notes that do not match the records. A claim that is being detached keeps its note
-// until it has ended.
+// Check finds notes that do not match the records, and claims without a note. A claim keeps its
+// note until its detach has ended.
 func (n noteFacts) Check(records []volume.Record) (found []doctor.NoteFile) {
 	known, of := map[string]bool{}, map[string]doctor.NoteFile{}
 	var there []string
@@ -45,7 +45,7 @@ func (n noteFacts) Check(records []volume.Record) (found []doctor.NoteFile) {
 	}
 
 	for path, err := range n.steps.CheckNotes(there) {
-		// If the note is gone, its claim has ended in the meantime.
+		// If the note no longer exists, the claim has ended since the note was found.
 		if note := of[path]; n.steps.HasNote(note.Record.Volume, note.Alloc) {
 			note.Bad = errors.Unwrap(err)
 			found = append(found, note)
@@ -70,7 +70,7 @@ func (n noteFacts) Check(records []volume.Record) (found []doctor.NoteFile) {
 	return found
 }
 
-// Fix writes the note again from the current record of its claim.
+// Fix rewrites the note of a claim from the current record.
 func (n noteFacts) Fix(f doctor.NoteFile) error {
 	if n.book == nil || !n.book.Settle(f.Record, []string{f.Alloc}) {
 		return fmt.Errorf("cannot bring the note of the claim of %q on volume %q in line: the agent's log says why", f.Alloc, f.Record.Volume.ID)

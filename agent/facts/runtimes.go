@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// listWithin limits the time to list a runtime's volumes. Docker asks all its volume plugins before
-// it answers.
+// listWithin limits the time to list the volumes of a container runtime. Docker asks all its volume
+// plugins before it answers.
 const listWithin = 5 * time.Second
 
 // runtimes returns the container runtimes that may use volumes of the agent.

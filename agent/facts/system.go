@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// system returns facts about the host outside the agent.
+// system returns facts about systemd, mount namespaces and the mount helper.
 func (c *collector) system(ctx context.Context, helper bool) doctor.System {
 	s := doctor.System{Namespace: c.o.Host.Namespace(), Unit: systemd.OwnUnit()}
 	if info, err := os.Stat("/proc/1/ns/mnt"); err == nil {
@@ -64,10 +64,10 @@ func mountHelper(ctx context.Context) string {
 	return ""
 }
 
-// versionWithin limits the run time of a program that prints its version.
+// versionWithin limits the time in which a program must print its version.
 const versionWithin = 5 * time.Second
 
-// versionOf runs volctl in the same way as mount(8) does, and returns its version.
+// versionOf runs a program with --version and returns the version that it prints.
 func versionOf(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionWithin)
 	defer cancel()

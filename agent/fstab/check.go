@@ -15,8 +15,8 @@ const (
 	Nofail    = "fstab-nofail"    // without nofail, a failed mount makes remote-fs.target fail
 	BadOption = "fstab-option"    // an option is unknown, or its value is invalid
 	BadVolume = "fstab-volume"    // the volume does not exist, or its id is invalid
-	BadDir    = "fstab-dir"       // the volume cannot be mounted at that directory
-	DirHolds  = "fstab-dir-holds" // the directory is not empty while nothing is mounted there
+	BadDir    = "fstab-dir"       // the volume cannot be mounted at its directory
+	DirHolds  = "fstab-dir-holds" // nothing is mounted at the directory, but it is not empty
 	Twice     = "fstab-duplicate" // two entries have the same directory
 	Unread    = "fstab-unread"    // the agent cannot read a table or a unit
 	NoPlugin  = "fstab-plugin"    // the volume's plugin does not exist
@@ -35,26 +35,26 @@ const (
 // agentUnit is the agent's unit. The agent must run before systemd can mount a volume.
 const agentUnit = "volagent.service"
 
-// Fault is one mistake in an entry.
+// Fault is one mistake in an entry. An entry is a line of fstab or a mount unit.
 type Fault struct {
 	Kind     string
 	Severity string
-	Subject  string // the directory or, without one, the place of the entry
+	Subject  string // the directory or, if there is none, the file and line of the entry
 	What     string // the mistake, in one sentence
-	Then     string // the consequence, in one sentence
-	Do       string // the command that helps
+	Then     string // the consequence of the mistake, in one sentence
+	Do       string // the command that fixes the mistake
 }
 
 // Spot describes the current state of a directory.
 type Spot struct {
 	Mounted bool   // the path is a mount point, so the directory below the mount is unknown
-	Kind    string // "directory", "file", "other"; empty if nothing exists there
-	Holds   string // a few names of its files; empty if the directory is empty
-	Fault   string // why the directory cannot be examined
+	Kind    string // "directory" or "file" or "other"; empty if nothing exists at the path
+	Holds   string // the names of a few files in the directory; empty if there are none
+	Fault   string // the reason why the directory cannot be examined
 }
 
-// Check checks entries against the rules of mount(8), systemd and the agent. It calls look to get
-// the state of each directory. look must not wait for storage that hangs.
+// Check checks entries against the rules of mount(8), systemd and the agent. It calls look for the
+// state of each directory. The function look must not block on storage that hangs.
 func Check(entries []Entry, look func(dir string) Spot) []Fault {
 	var all []Fault
 	at := map[string]Entry{}
@@ -79,7 +79,7 @@ func Check(entries []Entry, look func(dir string) Spot) []Fault {
 	return all
 }
 
-// checker checks one entry.
+// checker checks one entry and collects its faults.
 type checker struct {
 	e     Entry
 	found []Fault
@@ -96,10 +96,9 @@ func (c *checker) subject() string {
 	return c.e.Place()
 }
 
-// edit returns the command that opens the entry in an editor.
 func (c *checker) edit() string { return Edit(c.e) }
 
-// Edit returns the command with which an operator edits an entry.
+// Edit returns the command that opens an entry in an editor.
 func Edit(e Entry) string {
 	if e.Unit != "" {
 		return suggest.Command("systemctl edit --full %s", e.Unit)
@@ -107,7 +106,7 @@ func Edit(e Entry) string {
 	return suggest.Command("${EDITOR:-vi} +%d %s", e.Line, e.File) + " && systemctl daemon-reload"
 }
 
-// boot checks whether systemd mounts the volume after the start of the agent, and unmounts it
+// boot checks that systemd mounts the volume only after the agent has started, and unmounts it
 // before the agent stops.
 func (c *checker) boot() {
 	automount, noauto := c.e.Has("x-systemd.automount"), c.e.Has("noauto")
@@ -138,8 +137,8 @@ func (c *checker) options() {
 	}
 }
 
-// names checks the volume's id and the directory's path. It reports whether Check can examine the
-// directory.
+// names checks the volume's id and the directory's path. It reports whether the path is valid, so
+// that Check can examine the directory.
 func (c *checker) names() bool {
 	if id := VolumeOf(c.e); id == "" || id == "." || id == ".." || len(id) > 128 || strings.Contains(id, "/") {
 		c.add(BadVolume, Problem, fmt.Sprintf("%s: %q is not a valid volume id", c.e.Place(), c.e.Volume), "the volume is not mounted", c.edit())
@@ -151,8 +150,8 @@ func (c *checker) names() bool {
 	return true
 }
 
-// VolumeOf returns the id of the volume that an entry mounts. The option per_alloc adds an index to
-// the id.
+// VolumeOf returns the id of the volume that an entry mounts. If the entry has the option
+// per_alloc, the id ends with the index from this option.
 func VolumeOf(e Entry) string {
 	if n, ok := e.Value("per_alloc"); ok {
 		return e.Volume + "[" + n + "]"

@@ -1,7 +1,7 @@
 // Package fstab reads the volume mounts that an operator has configured on a host. These are the
 // csi lines of fstab(5), and the mount units of type csi (systemd.mount(5)). The package also
-// defines their options, and finds mistakes in them. It sends no request to the agent and changes
-// nothing, so it works even if no agent runs.
+// defines the valid options, and finds mistakes in the entries. It works without an agent, because
+// it sends no request to the agent. It changes nothing.
 package fstab
 
 import (
@@ -19,13 +19,14 @@ import (
 // Type is the file system type of a line that mounts a volume.
 const Type = "csi"
 
-// DefaultFile is the path of fstab. The variable LIBMOUNT_FSTAB names another file (mount(8)).
+// DefaultFile is the default path of fstab. The environment variable LIBMOUNT_FSTAB can specify
+// another file (mount(8)).
 const DefaultFile = "/etc/fstab"
 
 // Entry is one configured mount: a line of fstab, or a mount unit.
 type Entry struct {
 	File string // the file that contains the entry
-	Line int    // the line in it; 0 for a unit
+	Line int    // the number of the line in the file; 0 for a unit
 	Unit string // the unit's name; empty for a line of fstab
 
 	// Volume, Dir and Options are the fields of the entry, with fstab's escapes decoded.
@@ -37,7 +38,7 @@ type Entry struct {
 	After []string
 }
 
-// Place describes the place of the entry in messages.
+// Place returns the position of the entry, for messages.
 func (e Entry) Place() string {
 	if e.Unit != "" {
 		return e.File
@@ -51,7 +52,8 @@ func (e Entry) Has(name string) bool {
 	return ok
 }
 
-// Value returns an option's value. If the option occurs several times, the last one counts.
+// Value returns an option's value. If the option occurs several times, Value returns the last
+// value.
 func (e Entry) Value(name string) (value string, ok bool) {
 	for _, o := range e.Options {
 		if key, v, _ := strings.Cut(o, "="); key == name {
@@ -61,7 +63,7 @@ func (e Entry) Value(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// maxFile limits the size of a file, in bytes. No real table is larger.
+// maxFile is the maximum size of a file, in bytes. No real fstab is larger.
 const maxFile = 4 << 20
 
 func readFile(path string) ([]byte, error) {
@@ -84,8 +86,8 @@ func readTable(path string) ([]Entry, error) {
 	return parseTable(path, raw), nil
 }
 
-// parseTable returns the entries for the csi lines of a table. It ignores lines with fewer than
-// three fields, because they have no type.
+// parseTable returns the entries for all lines of a table that have the type csi. A line with fewer
+// than three fields has no type, so parseTable ignores it.
 func parseTable(path string, raw []byte) (entries []Entry) {
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile)
@@ -113,8 +115,8 @@ func Fields(line string) []string {
 	return strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' || r == '\n' })
 }
 
-// Unescape decodes the escapes of fstab(5) and of the kernel's mount tables. An escape is a
-// backslash and three octal digits.
+// Unescape decodes escapes in fstab(5) and in the kernel's mount tables. Such an escape consists of
+// a backslash and three octal digits.
 func Unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -135,8 +137,8 @@ func Unescape(s string) string {
 	return b.String()
 }
 
-// SplitOptions splits the options of a mount at their commas. It ignores commas between double
-// quotes, and removes the quotes (mount(8)).
+// SplitOptions splits mount options at commas. Like mount(8), it does not split at commas between
+// double quotes, and it removes the quotes.
 func SplitOptions(s string) (options []string) {
 	quoted := false
 	fields := strings.FieldsFunc(s, func(r rune) bool {

@@ -20,7 +20,7 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
-// TestRead checks the entries that Read finds in a table and in unit files.
+// TestRead checks that Read finds the csi entries of an fstab and of unit files.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	etc, lib := filepath.Join(dir, "etc"), filepath.Join(dir, "lib")
@@ -59,8 +59,8 @@ data /y csi.x defaults`)
 	}
 }
 
-// TestSystem checks the files that System returns, with and without the variables of mount(8) and
-// systemd.
+// TestSystem checks that System returns the default paths, or the paths in the environment
+// variables of mount(8) and systemd.
 func TestSystem(t *testing.T) {
 	env := map[string]string{}
 	getenv := func(name string) string { return env[name] }
@@ -77,7 +77,7 @@ func TestSystem(t *testing.T) {
 	}
 }
 
-// TestOptions checks valid and invalid options, and the errors for the invalid ones.
+// TestOptions checks that CheckOption accepts valid options and returns errors for invalid options.
 func TestOptions(t *testing.T) {
 	for option, want := range map[string]string{
 		"ro": "", "_netdev": "", "nofail": "", "x-systemd.automount": "", "X-mount.mkdir": "", "comment=x": "", "alloc=web": "", "per_alloc=0": "", "mode=0770": "",
@@ -99,7 +99,7 @@ func TestCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		volume, dir, options string
 		spot                 Spot
-		want                 []string // kind and severity
+		want                 []string // pairs of kind and severity
 	}{
 		"good":                    {"data", "/d", good, dir, nil},
 		"mounted":                 {"data", "/d", good, Spot{Mounted: true}, nil},

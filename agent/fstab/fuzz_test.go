@@ -9,18 +9,18 @@ import (
 	"testing"
 )
 
-// escape encodes a field as fstab(5) requires.
+// escape escapes a field for fstab(5).
 func escape(field string) string {
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`, "#", `\043`).Replace(field)
 }
 
-// hostile lists names and options that are hard to parse.
+// hostile lists volume names and options that a parser could misread.
 var hostile = []string{
 	"data", "my data", "a\tb", "a\nb csi", `a\040b`, `a\`, "#", "a\u00a0b", "a\rb\vc\fd", "\xff\xfe", "größe\u2003x", "csi", `"a,b"`, "100%", "%h", "\x00", "-", "[Mount]",
 }
 
-// FuzzTable checks that a line of fstab becomes one entry with the original names. The line must
-// not change the entries around it. Arbitrary bytes must not cause a panic.
+// FuzzTable checks that parseTable returns the exact fields of an entry with arbitrary names, and
+// that the entries before and after it do not change. Arbitrary bytes must not cause a panic.
 func FuzzTable(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name, "/"+name, "_netdev,"+name, []byte(name+" /x csi "+name))
@@ -49,8 +49,8 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// FuzzUnit checks that settings joins continued lines, and returns each setting with its written
-// value. The time to read a unit must depend only on its length.
+// FuzzUnit checks that settings joins continued lines and returns each setting with the value that
+// was written. The time to read a unit must depend only on the unit's length.
 func FuzzUnit(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name, name, "[Mount]\nType=csi\nWhat="+name+"\n"+name)
@@ -81,8 +81,8 @@ func FuzzUnit(f *testing.F) {
 	})
 }
 
-// FuzzOptions checks that a list of options is unchanged after it was split and joined again. A
-// quoted comma must stay inside its option, and no byte may be lost.
+// FuzzOptions splits a list of options, joins the parts, and splits the result again. The options
+// must stay the same. A quoted comma must stay inside its option, and no byte may be lost.
 func FuzzOptions(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name)
@@ -97,7 +97,7 @@ func FuzzOptions(f *testing.F) {
 			if o == "" || strings.TrimSpace(o) != o || strings.Contains(o, `"`) {
 				t.Errorf("%q has the option %q", text, o)
 			}
-			_ = CheckOption(o) // must not panic
+			_ = CheckOption(o) // CheckOption must not panic
 			quoted = append(quoted, `"`+o+`"`)
 		}
 		if again := SplitOptions(strings.Join(quoted, ",")); !slices.Equal(again, options) {
@@ -109,7 +109,7 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// TestPercent checks that readUnit reads a double percent sign as a single one.
+// TestPercent checks that readUnit replaces a double percent sign by a single percent sign.
 func TestPercent(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "d.mount"), "[Mount]\nWhat=100%%\nWhere=/a%%b\nType=csi\nOptions=alloc=x%%\n")

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// LookAt examines a directory in the mount namespace of this process. It may wait for storage that
-// hangs, so the caller must use a time limit.
+// LookAt examines a directory in the mount namespace of this process. LookAt blocks if the storage
+// hangs, so the caller must set a time limit.
 func LookAt(dir string) Spot {
 	mounts, err := proc.ReadMounts(proc.OwnMounts, nil, func(m *proc.Mount) (skip, stop bool) {
 		is := m.Mountpoint == dir
@@ -51,10 +51,10 @@ func LookAt(dir string) Spot {
 	return Spot{Kind: "directory", Holds: Some(names)}
 }
 
-// most limits the number of names that Some lists.
+// most is the maximum number of names that Some lists.
 const most = 3
 
-// Some lists the first few names of a directory, for messages.
+// Some formats the first few names of a directory for messages.
 func Some(names []string) string {
 	var b strings.Builder
 	for i, n := range names {

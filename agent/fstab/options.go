@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Option is one option of a csi line.
+// Option is a valid option of a csi entry.
 type Option struct {
 	Name string
-	// Value checks the text after "=". It is nil if the option has no value.
+	// Value checks the text after "=". Value is nil if the option takes no value.
 	Value func(string) error
 }
 
-// Options lists the valid options, including those of mount(8), systemd and fstab(5). It does not
-// list options that begin with "x-" or "X-", because other programs define them.
+// Options lists the valid options, including the options of mount(8), systemd and fstab(5). It
+// omits options that begin with "x-" or "X-", because other programs define them.
 var Options = slices.Concat([]Option{
 	{"alloc", some}, {"access_mode", oneOf(accessModes)}, {"attachment_mode", oneOf(attachmentModes)}, {"per_alloc", number},
 	{"uid", some}, {"gid", some}, {"mode", octal}, {"mount_flag", some}, {"timeout", duration},
@@ -43,7 +43,7 @@ func plain(names ...string) (all []Option) {
 	return all
 }
 
-// CheckOption returns an error if an option of a csi line is unknown or has an invalid value.
+// CheckOption returns an error if an option of a csi entry is unknown or has an invalid value.
 func CheckOption(option string) error {
 	name, value, valued := strings.Cut(option, "=")
 	if strings.HasPrefix(name, "x-") || strings.HasPrefix(name, "X-") {

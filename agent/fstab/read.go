@@ -8,14 +8,14 @@ import (
 // Files names the files that Read reads.
 type Files struct {
 	Fstab string
-	// Units lists the directories of unit files. If two directories have a unit of the same name,
-	// the first one counts.
+	// Units lists the directories that contain unit files. If two directories contain a unit of the
+	// same name, the unit in the first directory is used.
 	Units []string
 }
 
-// System returns the files of this host. Like mount(8), it uses the table that LIBMOUNT_FSTAB
-// names. Like systemd(1), it uses the directories that SYSTEMD_UNIT_PATH names; a ":" at the end of
-// the variable adds the default directories.
+// System returns the files of this host. Like mount(8), it uses the path in LIBMOUNT_FSTAB as
+// fstab. Like systemd(1), it uses the directories in SYSTEMD_UNIT_PATH. If this variable ends with
+// ":", System adds the default directories.
 func System(getenv func(string) string) Files {
 	f := Files{Fstab: getenv("LIBMOUNT_FSTAB"), Units: unitDirs}
 	if f.Fstab == "" {
@@ -33,8 +33,9 @@ func System(getenv func(string) string) Files {
 	return f
 }
 
-// Read returns all entries, with those of fstab first. If some files cannot be read, it returns an
-// error that names them, together with the entries of the other files. A missing file is no error.
+// Read returns all entries, with the entries of fstab first. If it cannot read some files, it
+// returns the entries of the other files, and an error that names the unreadable files. A missing
+// file is not an error.
 func Read(f Files) ([]Entry, error) {
 	entries, err := readTable(f.Fstab)
 	units, uerr := readUnits(f.Units)

@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// unitDirs lists the directories in which systemd searches for the system's units, in the order of
-// the search (systemd.unit(5)). It omits the directory for units that a generator makes from fstab,
-// because this package reads fstab itself.
+// unitDirs lists the directories in which systemd searches for system units, in search order
+// (systemd.unit(5)). It omits the directory of units that systemd generates from fstab, because
+// this package reads fstab itself.
 var unitDirs = []string{
 	"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
 }
 
 const suffix = ".mount"
 
-// readUnits reads the mount units of type csi. If several directories have a unit of the same name,
-// the first file counts.
+// readUnits reads the mount units of type csi. If several directories contain a unit of the same
+// name, readUnits uses the file in the first directory.
 func readUnits(dirs []string) (entries []Entry, err error) {
 	var errs []error
 	seen := map[string]bool{}
@@ -52,7 +52,7 @@ func readUnits(dirs []string) (entries []Entry, err error) {
 	return entries, errors.Join(errs...)
 }
 
-// readUnit reads a unit's file and its drop-ins. The result ok is false if the unit's type is not
+// readUnit reads a unit file and its drop-ins. The result ok is false if the unit's type is not
 // csi.
 func readUnit(dirs []string, path string) (e Entry, ok bool, err error) {
 	e = Entry{File: path, Unit: filepath.Base(path)}
@@ -87,12 +87,12 @@ func readUnit(dirs []string, path string) (e Entry, ok bool, err error) {
 	return e, kind == Type, nil
 }
 
-// percent decodes escaped percent signs. A single percent sign begins a specifier
-// (systemd.unit(5)).
+// percent decodes escaped percent signs. A percent sign without an escape begins a specifier, such
+// as %i (systemd.unit(5)).
 func percent(value string) string { return strings.ReplaceAll(value, "%%", "%") }
 
-// dropIns returns the paths of a unit's drop-ins, sorted by file name regardless of the directory.
-// systemd applies drop-ins in this order.
+// dropIns returns the paths of a unit's drop-ins. The paths are sorted by file name, regardless of
+// their directories, because systemd applies drop-ins in this order.
 func dropIns(dirs []string, unit string) []string {
 	byName := map[string]string{}
 	for _, dir := range dirs {
@@ -117,14 +117,15 @@ func dropIns(dirs []string, unit string) []string {
 	return paths
 }
 
-// blank lists the characters that systemd strips from both ends of a setting.
+// blank lists the characters that systemd removes from both ends of a setting.
 const blank = " \t\n\r"
 
-// settings yields the settings of a unit file in their order. Each has a key "Section.Key" and a
-// value (systemd.syntax(7)).
+// settings yields the settings of a unit file in order, each with a key of the form "Section.Key"
+// and a value (systemd.syntax(7)).
 //
-// DeserializeOptions of go-systemd cannot replace it. That function rejects a file with a line over
-// 2048 bytes, without "=", or with a comment between continued lines. systemd reads all three.
+// The function DeserializeOptions of go-systemd is not suitable, because it rejects some valid
+// files. A valid file may have a line over 2048 bytes, a line without "=", or a comment between
+// continued lines.
 func settings(text string) func(yield func(key, value string) bool) {
 	return func(yield func(key, value string) bool) {
 		section := ""
@@ -143,15 +144,15 @@ func settings(text string) func(yield func(key, value string) bool) {
 	}
 }
 
-// unitLines yields the lines of a unit file without its comments. It joins a line that ends with a
-// backslash and the lines that continue it.
+// unitLines yields the lines of a unit file, except comments. If a line ends with a backslash,
+// unitLines joins it with the next line.
 func unitLines(text string) func(yield func(line string) bool) {
 	return func(yield func(line string) bool) {
-		var held strings.Builder // fast even if a million lines continue one line
+		var held strings.Builder // a builder is fast even for a million continued lines
 		for line := range strings.Lines(text) {
 			line = strings.TrimLeft(strings.TrimRight(line, "\r\n"), blank)
 			if line != "" && (line[0] == '#' || line[0] == ';') {
-				continue // a comment between continued lines does not end them
+				continue // a comment does not end a continued line
 			}
 			if continues(line) {
 				held.WriteString(line[:len(line)-1] + " ")

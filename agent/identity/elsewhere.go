@@ -15,12 +15,12 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// placeFile is a file in the runtime dir. It contains the path of the data dir that belongs to this
-// runtime dir. The file disappears with the boot, like the mounts and plugins that it protects.
+// placeFile is the name of a file in the runtime dir. The file contains the path of the data dir to
+// which the runtime dir belongs. A reboot removes the file, and also ends all mounts and plugins.
 const placeFile = "data_dir"
 
-// Elsewhere lists the mounts and running plugins of an agent with another data dir. That agent uses
-// the same runtime dir as this one.
+// Elsewhere lists the mounts and running plugins of another agent. The other agent has a different
+// data dir, but the same runtime dir as this agent.
 type Elsewhere struct {
 	DataDir string
 	Mounts  []mount.Entry
@@ -32,8 +32,8 @@ type Elsewhere struct {
 // Empty reports whether no agent with another data dir uses the runtime dir.
 func (e Elsewhere) Empty() bool { return len(e.Mounts)+len(e.plugins) == 0 }
 
-// Said explains why this agent must not start anything while the other agent's mounts or plugins
-// exist.
+// Said returns the error message for an agent that must not start anything, because another agent's
+// mounts or plugins still exist.
 func (e Elsewhere) Said() string {
 	var left []string
 	if n := len(e.Mounts); n > 0 {
@@ -49,8 +49,8 @@ func (e Elsewhere) Said() string {
 }
 
 // LookElsewhere finds the mounts and plugins of another agent that uses the same runtime dir with a
-// different data dir. If the state database was moved here from that data dir, it is the same
-// agent, and LookElsewhere returns nothing.
+// different data dir. If this agent's state database was moved here from that data dir, there is
+// only one agent, and LookElsewhere returns nothing.
 func LookElsewhere(ctx context.Context, here config.Dirs, movedFrom string, host Host) (e Elsewhere, err error) {
 	e.here = here
 	raw, err := os.ReadFile(filepath.Join(here.Runtime, placeFile))
@@ -62,7 +62,7 @@ func LookElsewhere(ctx context.Context, here config.Dirs, movedFrom string, host
 	e.DataDir = strings.TrimSpace(string(raw))
 	listeners := supervisor.Listeners(ctx, here.Runtime)
 	for _, l := range listeners {
-		if ours(e.DataDir) && !ours(l.DataDir) { // an earlier version of the agent wrote no placeFile
+		if ours(e.DataDir) && !ours(l.DataDir) { // earlier versions of the agent wrote no placeFile
 			e.DataDir = l.DataDir
 		}
 	}
@@ -81,7 +81,7 @@ func LookElsewhere(ctx context.Context, here config.Dirs, movedFrom string, host
 	return e, err
 }
 
-// sameDir reports whether two paths lead to the same directory.
+// sameDir reports whether two paths refer to the same directory.
 func sameDir(a, b string) bool {
 	if a == b {
 		return true
@@ -91,8 +91,9 @@ func sameDir(a, b string) bool {
 	return err == nil && oerr == nil && os.SameFile(one, other)
 }
 
-// ClaimRuntimeDir records that the runtime dir belongs to this data dir. If another data dir still
-// uses it, ClaimRuntimeDir records nothing and returns that agent's mounts and plugins.
+// ClaimRuntimeDir records that the runtime dir belongs to this agent's data dir. If an agent with
+// another data dir still uses the runtime dir, ClaimRuntimeDir records nothing, and returns the
+// mounts and plugins of the other agent.
 func ClaimRuntimeDir(ctx context.Context, here config.Dirs, movedFrom string, host Host, log hclog.Logger) (Elsewhere, error) {
 	e, err := LookElsewhere(ctx, here, movedFrom, host)
 	if err != nil || !e.Empty() {

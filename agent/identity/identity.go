@@ -1,6 +1,6 @@
-// Package identity determines to which host, boot, mount namespace and data dir an agent belongs.
-// An agent that used another host's records, or that ran beside another agent, could mount a volume
-// twice. The package therefore decides whether the agent may send calls at all.
+// Package identity determines the host, boot, mount namespace and data dir of an agent. An agent
+// with the records of another host, or a second agent on the same host, could mount a volume twice.
+// The package therefore decides whether the agent may call plugins at all.
 package identity
 
 import (
@@ -23,9 +23,10 @@ type Host interface {
 	Under(path string) ([]mount.Entry, error)
 }
 
-// Identify determines the identity of this host. It also checks that this process sees the recorded
-// paths and mounts. If not, it returns the reason in halt. The agent then sends no calls, but still
-// answers requests. Identify writes nothing.
+// Identify determines the identity of this host. It also checks that this process has the data dir
+// and the mount namespace in which the volumes were mounted. If the mount namespace differs,
+// Identify returns the reason in halt. The agent then still answers requests, but does not call
+// plugins. Identify writes nothing.
 func Identify(db records.Store, nodeID, dataDir string, host Host) (node statedb.Node, halt string, err error) {
 	was := db.Node()
 	held := attached(db)
@@ -76,7 +77,8 @@ func Ended(was, now statedb.Node) volume.Stop {
 	}
 }
 
-// attached returns a volume that is, or may be, on this host, or "" if there is none.
+// attached returns the id of a volume that is, or may be, on this host. It returns "" if there is
+// none.
 func attached(db records.Store) string {
 	for _, r := range (records.WithLeftovers{Store: db}.Volumes()) {
 		if r.Held() {
@@ -87,8 +89,8 @@ func attached(db records.Store) string {
 	return ""
 }
 
-// MountsBelow returns the mounts below the mount root. It omits the root itself, which may be a
-// mount, and the test mounts with which the supervisor tests plugins.
+// MountsBelow returns the mounts below the mount root. It omits a mount on the root itself, and the
+// mounts with which the supervisor tests plugins.
 func MountsBelow(host interface {
 	Under(path string) ([]mount.Entry, error)
 }, root string,
@@ -103,9 +105,10 @@ func MountsBelow(host interface {
 	return all, err
 }
 
-// WarnUnshared warns if mounts below a directory do not propagate to other mount namespaces.
-// Plugins in another namespace then fail, and so do some plugins that check for propagation. The
-// agent does not change the propagation, because the mount table belongs to the administrator.
+// WarnUnshared logs a warning if mounts below a directory do not propagate to other mount
+// namespaces. Without propagation, plugins in another mount namespace fail, and some other plugins
+// refuse to work. The agent does not change the propagation, because the mount table belongs to the
+// administrator.
 func WarnUnshared(host *mount.Host, dir string, log hclog.Logger) {
 	switch shared, err := host.Shared(dir); {
 	case err != nil:

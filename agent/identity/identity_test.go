@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// host is a fake host with a few mounts.
+// host is a fake host that has only the given mounts.
 type host struct {
 	boot      string
 	namespace uint64
@@ -35,8 +35,8 @@ func (h host) Under(root string) (all []mount.Entry, err error) {
 	return all, nil
 }
 
-// stored returns a state database with the node record of the last agent. If held is set, it also
-// has a volume that is on this host.
+// stored returns a state database with a node record that an earlier agent has stored. If held is
+// set, the database also contains a volume that is on this host.
 func stored(t *testing.T, node statedb.Node, held bool) records.Store {
 	t.Helper()
 	db, err := statedb.Open(filepath.Join(t.TempDir(), "state.db"), statedb.Options{})
@@ -63,8 +63,8 @@ func stored(t *testing.T, node statedb.Node, held bool) records.Store {
 	return records.Store{DB: db}
 }
 
-// TestIdentify checks which changes of the host and of the configuration an agent accepts. It tries
-// each change with and without a volume on the host.
+// TestIdentify checks which changes of the host and of the configuration Identify accepts. The test
+// makes each change with and without a volume on the host.
 func TestIdentify(t *testing.T) {
 	was := statedb.Node{ID: "n1", DataDir: "/data", Boot: "b1", Namespace: 7}
 	for _, tt := range []struct {
@@ -100,7 +100,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestEnded checks the conclusion from two node records how the last agent ended.
+// TestEnded checks that Ended derives from two node records how the last agent stopped.
 func TestEnded(t *testing.T) {
 	now := statedb.Node{Boot: "b1"}
 	for _, tt := range []struct {
@@ -119,8 +119,8 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// TestClaimRuntimeDir checks that a runtime dir cannot get another data dir while the old data dir
-// has mounts. Afterwards it can.
+// TestClaimRuntimeDir checks that ClaimRuntimeDir refuses a second data dir while the first data
+// dir has mounts, and accepts it after the mounts are gone.
 func TestClaimRuntimeDir(t *testing.T) {
 	dir := t.TempDir()
 	one := config.Dirs{Data: filepath.Join(dir, "one"), Runtime: dir}

@@ -11,7 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestCompare checks the words for each combination of a recorded mount and a seen one.
+// TestCompare checks the description of a mount for each combination of a recorded and a present
+// mount.
 func TestCompare(t *testing.T) {
 	recorded := &volume.MountIdentity{ID: 1, FSType: "ext4"}
 	for _, tt := range []struct {
@@ -33,8 +34,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestLook checks that a recorded mount that is missing is a finding and an obstacle, and that the
-// report names the claim.
+// TestLook checks that a missing recorded mount appears as a finding in the report, and that InUse
+// lists its claim.
 func TestLook(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "state.db")
@@ -76,8 +77,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestLookWithoutDatabase checks that the report of a host without a state database says so, and
-// that nothing is in use.
+// TestLookWithoutDatabase checks the report for a host without a state database. The report must
+// contain a finding, and InUse must list nothing.
 func TestLookWithoutDatabase(t *testing.T) {
 	dir := t.TempDir()
 	in, err := Look(t.Context(), config.Dirs{Data: dir, Runtime: dir}, filepath.Join(dir, "state.db"))

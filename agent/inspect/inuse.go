@@ -11,12 +11,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ErrInUse ends `volagent inspect --in-use` if anything is in use.
+// ErrInUse is the result of `volagent inspect --in-use` if anything is in use.
 var ErrInUse = errors.New("something is in use")
 
-// InUse prints the claims, mounts and leftovers that would remain on this host without an agent,
-// each with the command that ends it. The package scripts do not remove the package while there are
-// any.
+// InUse prints the claims, mounts and leftovers that would remain on this host after the removal of
+// the agent, each with the command that ends it. If InUse prints anything, the package scripts
+// refuse to remove the package.
 func (in *Report) InUse(w io.Writer) error {
 	var lines []string
 	line := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -30,7 +30,7 @@ func (in *Report) InUse(w io.Writer) error {
 		}
 
 		if len(v.Claims) > 0 {
-			continue // the mounts end with the last claim
+			continue // the mounts end together with the last claim
 		}
 
 		for _, m := range v.Mounts {

@@ -20,7 +20,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Look compares the state database in a file with the host.
+// Look compares the records in a state file with the mounts of the host.
 func Look(ctx context.Context, here config.Dirs, stateFile string) (*Report, error) {
 	host, err := mount.New()
 	if err != nil {
@@ -50,9 +50,9 @@ func Look(ctx context.Context, here config.Dirs, stateFile string) (*Report, err
 	return in, in.unexplained(host, config.MountRoot(here.Data))
 }
 
-// plugins lists the plugins that have been used, and those that are registered at run time.
+// plugins lists the plugins that have been used, and the plugins that were registered at run time.
 func (in *Report) plugins(boot string, snap statedb.View) {
-	registered, listed := map[string]bool{}, map[string]bool{} // by plugin
+	registered, listed := map[string]bool{}, map[string]bool{} // the keys are plugin ids
 	for _, d := range statedb.Registered.All(snap) {
 		registered[d.ID] = true
 	}
@@ -81,7 +81,7 @@ func (in *Report) find(format string, args ...any) {
 	in.Findings = append(in.Findings, fmt.Sprintf(format, args...))
 }
 
-// records looks at every path of every record.
+// records examines every recorded path of every volume.
 func (in *Report) records(ctx context.Context, host *mount.Host, snap statedb.View) {
 	all := snap.Volumes()
 	slices.SortFunc(all, func(a, b volume.Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
@@ -146,8 +146,9 @@ func inspectClaim(c volume.Claim) Claim {
 	return in
 }
 
-// compare describes the mount that was seen in place of a recorded one, and its file system. If no
-// mount is recorded and none is seen, both are empty.
+// compare compares the present mount at a path with the recorded mount. It returns the state of the
+// mount, such as "missing", and the file system type. If no mount is recorded and none is present,
+// it returns empty texts.
 func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
 	if m == nil {
 		switch s.Seen {
@@ -172,7 +173,7 @@ func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
 	}
 }
 
-// unexplained lists the mounts below the root that no record explains.
+// unexplained lists the mounts below the root that belong to no record.
 func (in *Report) unexplained(host *mount.Host, root string) error {
 	known := map[string]bool{}
 	for _, v := range slices.Concat(in.Volumes, in.Leftovers) {
@@ -196,8 +197,8 @@ func (in *Report) unexplained(host *mount.Host, root string) error {
 	return nil
 }
 
-// alive reports whether a recorded process still runs. It is not fooled by another process with the
-// same pid.
+// alive reports whether a recorded process still runs. It compares the start time, because another
+// process may have the same pid by now.
 func alive(p plugin.Process, boot string) bool {
 	if p.PID == 0 || p.Boot != boot {
 		return false
@@ -206,7 +207,7 @@ func alive(p plugin.Process, boot string) bool {
 	return err == nil && st.Alive() && st.Began(p.StartTime)
 }
 
-// runtimes lists the volumes that container runtimes know.
+// runtimes lists the volumes of container runtimes.
 func (in *Report) runtimes(snap statedb.View) {
 	for _, v := range statedb.RuntimeVolumes.All(snap) {
 		_, known := snap.Volume(v.VolumeID)
@@ -214,7 +215,7 @@ func (in *Report) runtimes(snap statedb.View) {
 	}
 }
 
-// Pending returns the changes whose end the agent has not seen.
+// Pending returns the changes that were started and of which the agent does not know the result.
 func Pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.PendingChange {
 	all := []api.PendingChange{}
 	for _, p := range volume.PendingChanges(volumes, snapshots) {
@@ -223,7 +224,8 @@ func Pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.P
 	return all
 }
 
-// elsewhere lists the mounts of an agent with another data dir.
+// elsewhere lists the mounts of another agent that has the same runtime dir and a different data
+// dir.
 func (in *Report) elsewhere(ctx context.Context, here config.Dirs, movedFrom string, host *mount.Host) error {
 	e, err := identity.LookElsewhere(ctx, here, movedFrom, host)
 	if err != nil || e.Empty() {

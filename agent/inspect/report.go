@@ -1,6 +1,6 @@
-// Package inspect compares the recorded state with the host, without an agent: it reads a copy of
-// the state database and the mount table. It serves hosts whose agent does not start, and the
-// scripts that remove the package.
+// Package inspect compares the recorded state with the host without an agent: it reads a copy of
+// the state database and the mount table. It is used on hosts where the agent does not start, and
+// by the scripts that remove the package.
 package inspect
 
 import (
@@ -11,30 +11,32 @@ import (
 // Report is the result of Look.
 type Report struct {
 	DataDir string `json:"data_dir"`
-	DB      string `json:"db"` // "ok", or the problem with it
+	DB      string `json:"db"` // "ok", or the reason why the state database cannot be read
 
-	// AgentRunning warns that the records may be older than the mounts.
+	// AgentRunning is set if an agent runs. The records may then be older than the mounts.
 	AgentRunning bool     `json:"agent_running"`
-	Draining     bool     `json:"draining,omitempty"` // new claims are refused
+	Draining     bool     `json:"draining,omitempty"` // the agent refuses new claims
 	NodeID       string   `json:"node_id,omitempty"`
 	Volumes      []Volume `json:"volumes"`
 	Leftovers    []Volume `json:"leftovers"` // the leftovers of forced deregisters
 	Unexplained  []Mount  `json:"unexplained_mounts"`
 
-	// Elsewhere lists the mounts that an agent with another data dir made in the same runtime dir.
+	// OtherDataDir is the data dir of another agent that uses the same runtime dir, and Elsewhere
+	// lists that agent's mounts.
 	OtherDataDir string   `json:"other_data_dir,omitempty"`
 	Elsewhere    []Mount  `json:"other_mounts,omitempty"`
 	Plugins      []Plugin `json:"plugins"`
 
-	// Runtimes lists the volumes that container runtimes know under their own names.
+	// Runtimes lists the volumes of container runtimes. A runtime has its own name for each volume.
 	Runtimes []Runtime `json:"runtimes"`
 
-	// Pending lists changes that the agent has not seen end. They do not count as findings.
+	// Pending lists changes of which the agent does not know the result. They do not count as
+	// findings.
 	Pending  []api.PendingChange `json:"pending"`
 	Findings []string            `json:"findings"`
 }
 
-// Volume is one record with the current state of its mounts.
+// Volume is a recorded volume with the present state of its mounts.
 type Volume struct {
 	ID           string   `json:"id"`
 	PluginID     string   `json:"plugin_id"`
@@ -45,7 +47,7 @@ type Volume struct {
 	Claims       []Claim  `json:"claims"`
 	Mounts       []Mount  `json:"mounts"`
 	PendingCalls []string `json:"pending_calls,omitempty"`
-	Guards       []string `json:"guards,omitempty"` // directories that refuse writes while nothing is mounted there
+	Guards       []string `json:"guards,omitempty"` // directories with the immutable flag
 }
 
 // Claim is one recorded claim.
@@ -55,19 +57,19 @@ type Claim struct {
 	Wanted  bool   `json:"wanted"`
 	Owner   string `json:"owner,omitempty"`
 	Adopted bool   `json:"adopted,omitempty"`
-	Without string `json:"without_plugin,omitempty"` // how far its detach may go without the plugin
+	Without string `json:"without_plugin,omitempty"` // how to unmount without the plugin
 }
 
-// Mount is one mount that is recorded or present.
+// Mount is a mount that is recorded, present, or both.
 type Mount struct {
-	What   string `json:"what,omitempty"` // "staged", "published for ALLOC", "bound for ALLOC"
+	What   string `json:"what,omitempty"` // "staged", "published for ALLOC" or "bound for ALLOC"
 	Path   string `json:"path"`
 	Is     string `json:"is"` // "as recorded", "in doubt", "missing", "another mount", "dead: …", "hung: …", "not recorded"
 	Source string `json:"source,omitempty"`
 	FSType string `json:"fs_type,omitempty"`
 }
 
-// Plugin is one plugin with a record.
+// Plugin is a recorded plugin.
 type Plugin struct {
 	ID     string `json:"id"`
 	Driver string `json:"driver,omitempty"`
@@ -77,16 +79,16 @@ type Plugin struct {
 	Registered bool `json:"registered,omitempty"`
 }
 
-// Runtime is a volume as a container runtime knows it.
+// Runtime is a volume of a container runtime.
 type Runtime struct {
 	volume.RuntimeVolume
-	// Deregistered means that the volume of this name no longer exists. This does not count as a
-	// finding.
+	// Deregistered is set if the volume is no longer registered in the agent. This does not count
+	// as a finding.
 	Deregistered bool `json:"deregistered,omitempty"`
 }
 
 // These are the states of a mount that Look does not report as findings. A mount is in doubt if a
-// call with an unknown outcome may have made it or may still undo it.
+// call with an unknown result may have made or removed the mount, or may still do so.
 const (
 	asRecorded = "as recorded"
 	inDoubt    = "in doubt"

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// JSON writes the report as JSON.
+// JSON writes the report in JSON.
 func (in *Report) JSON(w io.Writer) error {
 	text, err := api.MarshalJSON(in)
 	if err != nil {
@@ -27,7 +27,7 @@ func (in *Report) JSON(w io.Writer) error {
 	return err
 }
 
-// Text writes the report for people.
+// Text writes the report as text for people.
 func (in *Report) Text(w io.Writer) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }

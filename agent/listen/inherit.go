@@ -11,13 +11,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Inherited holds the sockets that systemd opened for this process (sd_listen_fds(3)), except those
-// that the agent already uses. When the agent ends, systemd keeps the sockets open, so that new
-// connections wait for the next agent.
+// Inherited holds the sockets that systemd opened for this process (sd_listen_fds(3)) and that the
+// agent has not taken yet. When the agent ends, systemd keeps the sockets open. New connections
+// then wait until an agent runs again.
 type Inherited struct{ left []*net.UnixListener }
 
-// Inherit takes the sockets that systemd passed to this process. Processes that the agent starts do
-// not inherit them. Inherit closes descriptors that are not listening unix sockets.
+// Inherit takes over the sockets that systemd passed to this process. Child processes of the agent
+// do not inherit these sockets. Inherit closes descriptors that are not listening unix sockets.
 func Inherit(log hclog.Logger) *Inherited {
 	s := &Inherited{}
 	for _, f := range activation.Files(true) {
@@ -38,8 +38,8 @@ func Inherit(log hclog.Logger) *Inherited {
 	return s
 }
 
-// take returns the socket that systemd opened at a path, if the socket file still exists. A Close
-// of the listener keeps the file, and systemd keeps listening.
+// take returns the socket that systemd opened at a path, unless the socket file has been removed.
+// The file remains when the agent closes the listener, because systemd still listens on the socket.
 func (s *Inherited) take(path string) (*net.UnixListener, bool) {
 	for i, l := range s.left {
 		at := l.Addr().String()
@@ -47,7 +47,7 @@ func (s *Inherited) take(path string) (*net.UnixListener, bool) {
 			continue
 		}
 		if info, err := os.Lstat(at); err != nil || info.Mode()&os.ModeSocket == 0 {
-			return nil, false // clients cannot connect to a removed file
+			return nil, false // clients cannot connect, because the socket file was removed
 		}
 
 		s.left = slices.Delete(s.left, i, i+1)
@@ -66,8 +66,8 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// Open returns the socket at a path: the one that systemd opened there, or a new one. It sets the
-// mode and the group, and makes root the owner.
+// Open returns a listening socket at a path. It uses the socket that systemd opened there, or opens
+// a new one. It sets the socket's mode and group, and makes root the owner.
 func (s *Inherited) Open(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	l, ok := s.take(path)
 	if !ok {
@@ -80,7 +80,7 @@ func (s *Inherited) Open(path string, gid int, mode os.FileMode) (net.Listener, 
 	return l, nil
 }
 
-// Close closes the sockets that the agent does not use.
+// Close closes the sockets that the agent has not taken.
 func (s *Inherited) Close(log hclog.Logger) {
 	for _, l := range s.left {
 		log.Warn("systemd passed a socket that is not used: either no setting names it, or its file was removed. Make volagent.socket match the configuration, and run: systemctl restart volagent.socket volagent.service",

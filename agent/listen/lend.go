@@ -19,23 +19,23 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// lendWithin is the time limit for getting a socket from the helper service.
+// lendWithin is the time limit for receiving a socket from the helper service.
 const lendWithin = 10 * time.Second
 
-// TCP opens TCP sockets. The packaged service may not open them itself (RestrictAddressFamilies=).
-// In that case a helper service opens the socket and passes it on. The agent can then answer on the
-// socket, but still cannot connect to other hosts.
+// TCP opens listening TCP sockets. The agent's packaged service is not allowed to open TCP sockets
+// (RestrictAddressFamilies=). In this case, a helper service opens the socket and passes it to the
+// agent. The agent can accept connections on this socket, but cannot connect to other hosts.
 type TCP struct {
 	// Dir is a directory to which only the agent can write.
 	Dir string
-	// Args are the arguments that make this program call Lend. TCP appends an address and the path
-	// of a socket.
+	// Args are the arguments with which this program calls Lend. TCP appends the address and the
+	// path of a unix socket.
 	Args []string
-	// Outside runs a command in a separate service.
+	// Outside runs a command in another service, without the restrictions of the agent's service.
 	Outside func(context.Context, *exec.Cmd) error
 }
 
-// Open opens a listening socket for an address.
+// Open opens a listening socket at an address.
 func (t TCP) Open(ctx context.Context, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if !errors.Is(err, syscall.EAFNOSUPPORT) || !systemd.InService() {
@@ -50,7 +50,7 @@ func (t TCP) Open(ctx context.Context, address string) (net.Listener, error) {
 	return lent, nil
 }
 
-// borrow starts a helper service that opens the socket, and receives the socket from it.
+// borrow starts a helper service that opens a socket, and receives the socket from this service.
 func (t TCP) borrow(ctx context.Context, address string) (net.Listener, error) {
 	ctx, cancel := context.WithTimeout(ctx, lendWithin)
 	defer cancel()
@@ -60,7 +60,7 @@ func (t TCP) borrow(ctx context.Context, address string) (net.Listener, error) {
 		return nil, err
 	}
 
-	dir, err := os.MkdirTemp(t.Dir, "lend-") // mode 0700 keeps other users out
+	dir, err := os.MkdirTemp(t.Dir, "lend-") // created with mode 0700, so other users cannot enter
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (t TCP) borrow(ctx context.Context, address string) (net.Listener, error) {
 	if err := t.Outside(ctx, cmd); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(words.Bytes()))
 	}
-	// The helper has ended, so its message has arrived if there is one.
+	// The helper process has ended, so it has already sent the socket, or will never send it.
 	if err := at.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return nil, err
 	}
@@ -93,8 +93,8 @@ func (t TCP) borrow(ctx context.Context, address string) (net.Listener, error) {
 	return receive(conn)
 }
 
-// receive returns the socket that Lend sends. If Lend could not open one, it returns the error
-// number that Lend sends instead.
+// receive returns the socket that Lend sends. If Lend could not open a socket, receive returns the
+// error number that Lend sends instead.
 func receive(conn *net.UnixConn) (net.Listener, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return nil, err
@@ -130,8 +130,8 @@ func receive(conn *net.UnixConn) (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// Lend opens a listening socket for an address and sends it to the process that listens at path. If
-// it cannot open the socket, it sends the error number instead.
+// Lend opens a listening socket at an address and sends it to the process that listens at path. If
+// Lend cannot open the socket, it sends the error number instead.
 func Lend(ctx context.Context, address, path string) error {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestLend checks that a lent socket accepts connections, and that a failure returns the kernel's
-// error.
+// TestLend checks that the socket from Lend accepts connections, and that the caller gets the
+// kernel's error if Lend cannot open the socket.
 func TestLend(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	at, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

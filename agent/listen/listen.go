@@ -1,5 +1,5 @@
-// Package listen opens the agent's sockets. A unix socket is new or comes from systemd. A TCP
-// socket comes from a helper service if the agent itself may not open one.
+// Package listen opens the agent's listening sockets. A unix socket may already have been opened by
+// systemd. If the agent is not allowed to open TCP sockets, a helper service opens them.
 package listen
 
 import (
@@ -17,11 +17,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// MaxPath is the maximum length of a socket's path, in bytes. It is the size of sun_path without
-// the final zero (unix(7)).
+// MaxPath is the maximum length of a socket's path, in bytes. The limit is the size of sun_path
+// without the terminating zero (unix(7)).
 const MaxPath = 107
 
-// admit sets the group and the mode of a socket, which decide who may connect.
+// admit sets the group and mode of a socket file, and so determines which users can connect.
 func admit(path string, gid int, mode os.FileMode) error {
 	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, mode)); err != nil {
 		return fmt.Errorf("cannot set the group or mode of the socket: %w", err)
@@ -29,9 +29,9 @@ func admit(path string, gid int, mode os.FileMode) error {
 	return nil
 }
 
-// listen opens a socket with a mode, a group, and root as owner. It replaces a socket file that a
-// crashed agent left. If a process answers on the socket, another agent is running and listen
-// fails.
+// listen opens a unix socket with the given mode and group, and with root as the owner. It replaces
+// the socket file of a crashed agent. It fails if a process answers on the socket, because another
+// agent is then running.
 func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of the socket: %w", err)
@@ -41,8 +41,8 @@ func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 		return nil, errors.Join(volume.Errorf(volume.ErrRefused, "another agent answers on %s", path).
 			WithHint("stop it, or configure another socket for this agent"), c.Close())
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
-		// A connection to a regular file fails in the same way. The file may belong to a user and
-		// must stay.
+		// Connecting to a regular file returns the same error. Such a file may belong to a user, so
+		// the agent must not remove it.
 		if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
 			return nil, volume.Errorf(volume.ErrInvalid, "%s exists and is not a socket", path).WithHint("configure another path for the socket")
 		}
@@ -59,14 +59,14 @@ func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-// listenHidden opens a socket in a directory that only the agent can enter. It sets the owner and
-// the mode there, and then moves the socket to its path. The socket is therefore never accessible
-// to other users. listenHidden does not change the umask of the process, because that would affect
-// files that other goroutines create.
+// listenHidden creates a socket in a directory that only the agent can enter. It sets the owner and
+// the mode, and then moves the socket to its path. No other user can connect before the mode is
+// set. listenHidden does not use the umask, because a change of the umask would affect files that
+// other goroutines create.
 func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	above, pattern := filepath.Dir(path), "."+filepath.Base(path)+".*"
 	clearHidden(above, pattern)
-	dir, err := os.MkdirTemp(above, pattern) // mode 0700
+	dir, err := os.MkdirTemp(above, pattern) // created with mode 0700
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = at.Close() }() // only the name of the directory is needed
+	defer func() { _ = at.Close() }() // the directory is open only for its name
 
 	hidden := filepath.Join(dir, "s")
 	name := hidden
@@ -88,7 +88,7 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 		return nil, err
 	}
 
-	// The socket gets another name below, so Close of the listener must not remove it.
+	// Below, the socket file is moved to path, so the listener's Close must not remove it.
 	l.SetUnlinkOnClose(false)
 	err = admit(hidden, gid, mode)
 	if err == nil {
@@ -105,11 +105,11 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 	return &movedListener{UnixListener: l, path: path, file: info}, nil
 }
 
-// clearHidden removes the hidden directories of this agent and those that a killed agent left.
+// clearHidden removes the hidden directories of this agent and of any agent that was killed.
 func clearHidden(above, pattern string) {
 	left, err := filepath.Glob(filepath.Join(above, pattern))
 	if err != nil {
-		return // Glob fails only if the pattern is invalid
+		return // the pattern is invalid
 	}
 
 	for _, dir := range left {
@@ -118,14 +118,14 @@ func clearHidden(above, pattern string) {
 	}
 }
 
-// movedListener is a listener whose socket file was moved after the listener was opened.
+// movedListener is a listener whose socket file was moved after it was opened.
 type movedListener struct {
 	*net.UnixListener
 	path string
 	file os.FileInfo
 }
 
-// Close stops listening and removes the socket file, unless another socket has replaced it.
+// Close stops listening and removes the socket file, unless another socket file has replaced it.
 func (l *movedListener) Close() error {
 	info, err := os.Lstat(l.path)
 	if err == nil && os.SameFile(info, l.file) {
@@ -138,7 +138,7 @@ func (l *movedListener) Close() error {
 	return errors.Join(err, l.UnixListener.Close())
 }
 
-// GroupID returns the number of a group. The group is given by its name or its number.
+// GroupID returns the number of a group, which can be given as a name or a number.
 func GroupID(name string) (int, error) {
 	if id, err := strconv.Atoi(name); err == nil {
 		return id, nil
@@ -152,8 +152,8 @@ func GroupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// Allowed returns a function that reports whether a peer may change state. Root, the user who runs
-// the agent, and members of the group may.
+// Allowed returns a function that reports whether a peer may change the agent's state. Root, the
+// user who runs the agent, and members of the group may change it.
 func Allowed(gid int) func(peer.Peer) bool {
 	self := uint32(os.Geteuid())
 	return func(p peer.Peer) bool {

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/agent/peer"
 )
 
-// passed returns a socket that systemd has opened and passed on, together with the descriptor that
-// systemd keeps.
+// passed simulates a socket that systemd has opened and passed to the agent. It returns systemd's
+// descriptor and the agent's sockets.
 func passed(t *testing.T, path string) (systemd *net.UnixListener, s *Inherited) {
 	t.Helper()
 	systemd, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -28,7 +28,7 @@ func passed(t *testing.T, path string) (systemd *net.UnixListener, s *Inherited)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() // the listener has its own descriptor
+	defer f.Close() // FileListener has duplicated the descriptor
 	l, err := net.FileListener(f)
 	if err != nil {
 		t.Fatal(err)
@@ -45,8 +45,9 @@ func connects(t *testing.T, path string) bool {
 	return err == nil
 }
 
-// TestSocketOfSystemd checks that the agent finds systemd's socket by any spelling of its path,
-// gives the group access to it, and keeps the socket file at its end.
+// TestSocketOfSystemd checks that Open finds systemd's socket under different spellings of its path
+// and sets the socket's mode. After the agent closes the socket, clients must still be able to
+// connect.
 func TestSocketOfSystemd(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "s"), filepath.Join(dir, "d")
@@ -76,8 +77,9 @@ func TestSocketOfSystemd(t *testing.T) {
 	}
 }
 
-// TestSocketNotUsed checks a socket that the configuration does not name, or whose file was
-// removed. The agent must log it, close it and open its own socket.
+// TestSocketNotUsed passes a socket that the agent cannot use, because the agent's path is
+// different or the socket file was removed. The agent must open its own socket, and log and close
+// the other one.
 func TestSocketNotUsed(t *testing.T) {
 	for what, gone := range map[string]bool{"another path": false, "its file is gone": true} {
 		dir := t.TempDir()
@@ -104,9 +106,9 @@ func TestSocketNotUsed(t *testing.T) {
 	}
 }
 
-// TestListen checks that the socket has its owner and mode from the moment when it appears at its
-// path. The umask of the process must not change, and no files may remain beside the socket. Close
-// must remove the socket file, unless another socket has replaced it.
+// TestListen checks that the socket file appears at its path with the correct owner and mode. The
+// umask of the process must not change, and no temporary files may remain. Close must remove the
+// socket file, unless another socket file has replaced it.
 func TestListen(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s.sock")
@@ -170,7 +172,7 @@ func TestListen(t *testing.T) {
 		t.Errorf("a file that took the socket's place is gone: %v", err)
 	}
 
-	// A path of the maximum length works, although the hidden path of the new socket is longer.
+	// A path of the maximum length works, although the path of the temporary socket is longer.
 	long, err := os.MkdirTemp("/tmp", "l") //nolint:usetesting // t.TempDir is too long for a socket's path
 	if err != nil {
 		t.Fatal(err)

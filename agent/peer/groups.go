@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxGroups is Linux's limit of supplementary groups (NGROUPS_MAX).
+// maxGroups is the maximum number of supplementary groups on Linux (NGROUPS_MAX).
 const maxGroups = 65536
 
-// groups returns the peer's supplementary groups (SO_PEERGROUPS, Linux 4.13), as the kernel
-// recorded them when the peer connected. A lookup by pid could find another process that reuses the
-// pid.
+// groups returns the peer's supplementary groups. The kernel recorded them when the peer connected
+// (SO_PEERGROUPS, Linux 4.13). A lookup by pid would be unsafe, because another process may have
+// the same pid by now.
 func groups(fd int) []int {
 	buf := make([]uint32, 64)
 	for {

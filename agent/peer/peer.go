@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is the process that connected. PID is 0 if the process is outside the agent's pid namespace.
+// Peer is the process that connected to the socket. PID is 0 if the process is outside the agent's
+// pid namespace.
 type Peer struct {
 	PID int
 	UID uint32
 	GID uint32
 	// Groups are the peer's supplementary groups.
 	Groups []int
-	// Known is false if the kernel did not report the peer.
+	// Known is false if the kernel did not report the peer's credentials.
 	Known bool
 }
 
@@ -31,12 +32,13 @@ func (p Peer) String() string {
 
 type key struct{}
 
-// With stores the peer of a connection in a context. It has the type of http.Server.ConnContext.
+// With stores the peer of a connection in a context. With has the signature of
+// http.Server.ConnContext.
 func With(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, key{}, ask(c))
 }
 
-// Of returns the peer that With stored.
+// Of returns the peer that With stored in the context.
 func Of(ctx context.Context) Peer {
 	p, _ := ctx.Value(key{}).(Peer)
 	return p

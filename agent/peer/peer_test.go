@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/peer"
 )
 
-// TestOf checks that the peer is the process that connected.
+// TestOf checks that Of returns the process that connected.
 func TestOf(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {

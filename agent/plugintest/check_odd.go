@@ -71,8 +71,8 @@ func checkLate(ctx context.Context, r *run) finding {
 	return watchForLateMount(ctx, r, r.rec.Targets[second], fine("no mount appeared within %s", r.s.grace()))
 }
 
-// watchForLateMount waits for a mount that appears at path although its call was undone. If a mount
-// appears, watchForLateMount undoes it again.
+// watchForLateMount watches for a mount that appears at path late, after the call that makes it has
+// been undone. If a mount appears, watchForLateMount unmounts it.
 func watchForLateMount(ctx context.Context, r *run, path string, none finding) finding {
 	sight, took := appear(ctx, r, path, r.s.grace())
 	if isUnmounted(ctx, r, path) {
@@ -85,7 +85,7 @@ func watchForLateMount(ctx context.Context, r *run, path string, none finding) f
 	return copes("a mount appeared %s after the call was undone; the agent watches for late mounts, and undoes them", took.Round(time.Millisecond))
 }
 
-// short is the time limit of a call that the test gives up on purpose.
+// short is the time limit of a call that the test deliberately abandons.
 const short = 5 * time.Millisecond
 
 func checkGivenUpStage(ctx context.Context, r *run) finding {
@@ -116,8 +116,8 @@ func checkGivenUpPublish(ctx context.Context, r *run) finding {
 	return repeatGivenUpCall(ctx, r, err, r.rec.Targets[second], func() error { return r.nodeUnpublish(ctx, second) })
 }
 
-// repeatGivenUpCall repeats the undo call after a call that was given up. When the undo call
-// succeeds or the time is up, it watches the path for a late mount.
+// repeatGivenUpCall cleans up after a stage or publish call that the test abandoned. It repeats the
+// undo call until that call succeeds or the time is up. Then it watches the path for a late mount.
 func repeatGivenUpCall(ctx context.Context, r *run, err error, path string, undo func() error) finding {
 	said := fmt.Sprintf("the call was given up after %s, and undone", short)
 	if err == nil {
@@ -144,7 +144,7 @@ func repeatGivenUpCall(ctx context.Context, r *run, err error, path string, undo
 	return f
 }
 
-// atOnce is the number of calls that the test makes at the same time.
+// atOnce is the number of calls that a check makes in parallel.
 const atOnce = 4
 
 func checkAtOnce(ctx context.Context, r *run) finding {
@@ -180,8 +180,8 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 	return fine("%d simultaneous stage calls and %d simultaneous publish calls made one mount each", atOnce, atOnce)
 }
 
-// parallelPublisher returns a function that publishes the volume, and that several goroutines may
-// call at the same time.
+// parallelPublisher returns a function that publishes the volume at a target. Several goroutines
+// may call this function at the same time.
 func parallelPublisher(ctx context.Context, r *run, n int) func() error {
 	return func() error {
 		one := *r
@@ -190,7 +190,7 @@ func parallelPublisher(ctx context.Context, r *run, n int) func() error {
 	}
 }
 
-// callInParallel makes a call several times in parallel, and describes unexpected results.
+// callInParallel makes the same call several times in parallel, and describes unexpected results.
 func callInParallel(r *run, path string, do func() error) string {
 	errs := make([]error, atOnce)
 	var wg sync.WaitGroup
@@ -222,7 +222,7 @@ func checkHiddenPath(ctx context.Context, r *run) finding {
 	return publishElsewhere(ctx, r, hidden, "do not put the data dir below a directory with a leading dot; the agent itself makes no such directory")
 }
 
-// publishElsewhere publishes the volume at a target with an unusual path.
+// publishElsewhere checks that the plugin can publish the volume at a target with an unusual path.
 func publishElsewhere(ctx context.Context, r *run, n int, advice string) finding {
 	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
@@ -265,8 +265,8 @@ func checkKillStage(ctx context.Context, r *run) finding {
 		return broken("%v", err)
 	}
 
-	// If the mount died with the process, it must be unstaged before the next stage. wantPublished
-	// does so, like the agent.
+	// If the mount ended with the plugin's process, the test must unstage before it stages again.
+	// wantPublished does this, as the agent would.
 	if s := r.s.Host.Look(ctx, r.rec.Staging).Seen; s == volume.SeenNothing || s == volume.SeenMount {
 		if err := r.stage(ctx); err != nil {
 			return broken("the plugin was ready again after %s, but then failed: %s", took.Round(time.Millisecond), words(err))
@@ -315,7 +315,8 @@ func checkKillMounted(ctx context.Context, r *run) finding {
 	return copes("the mount ends with the process; the agent makes it again (here %s after the kill), but programs lose their open files", took.Round(time.Millisecond))
 }
 
-// checkIntact returns nil if the volume is mounted at the first target and has the test's file.
+// checkIntact returns nil if the volume is mounted at the first target and contains the test's file
+// unchanged.
 func checkIntact(ctx context.Context, r *run) error {
 	err := r.good(ctx, first)
 	if err == nil && r.data != nil {
@@ -324,10 +325,11 @@ func checkIntact(ctx context.Context, r *run) error {
 	return err
 }
 
-// errSpared is the error of kill if the process was not killed.
+// errSpared means that killPlugin did not kill the process.
 var errSpared = errors.New("not killed")
 
-// killPlugin kills the plugin's process and waits until the next process is ready.
+// killPlugin kills the plugin's process and waits until a new process is ready. It returns the
+// duration of the wait.
 func killPlugin(ctx context.Context, r *run) (time.Duration, error) {
 	before, began := r.s.Plugins.View(r.id).Incarnation, time.Now()
 	if err := r.s.Plugins.Kill(r.id, Name(&r.rec)); err != nil {

@@ -29,8 +29,8 @@ func checkPublish(ctx context.Context, r *run) finding {
 	return fine("the plugin answers OK, and the target exists")
 }
 
-// prompt is the maximum time between the plugin's answer and the mount. A mount that takes longer
-// counts as late.
+// prompt is the time within which the mount must appear after the plugin's answer. A mount that
+// appears later counts as late.
 const prompt = 50 * time.Millisecond
 
 func checkMounted(ctx context.Context, r *run) finding {
@@ -61,7 +61,7 @@ func checkMounted(ctx context.Context, r *run) finding {
 	return fine("%s, %s", r.sum.Mounts, sight.Identity.FSType)
 }
 
-// describeMode returns a sentence about a target that exists but is not a mount point.
+// describeMode describes the mode of a target that exists but is not a mount point.
 func describeMode(ctx context.Context, r *run, n int) string {
 	info, err := lstat(ctx, r.rec.Targets[n])
 	if err != nil {
@@ -126,7 +126,8 @@ func writeTestFile(ctx context.Context, r *run) finding {
 	return fine("%d bytes", len(data))
 }
 
-// checkContent returns nil if the test's file can be read at a target and has the written content.
+// checkContent returns nil if the test's file is readable at a target and contains the data that
+// the test wrote.
 func checkContent(ctx context.Context, r *run, n int) error {
 	got, err := read(ctx, r.rec.Targets[n], r.rec.File)
 	switch {
@@ -228,7 +229,7 @@ func checkUnpublishNever(ctx context.Context, r *run) finding {
 	return unpublishUnmounted(ctx, r, long)
 }
 
-// unpublishUnmounted unpublishes a target that has no mount.
+// unpublishUnmounted checks that the plugin accepts an unpublish of a target that is not mounted.
 func unpublishUnmounted(ctx context.Context, r *run, n int) finding {
 	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
@@ -262,7 +263,7 @@ func checkRestage(ctx context.Context, r *run) finding {
 	return checkKept(ctx, r)
 }
 
-// checkKept publishes the volume, and checks that the test's file is unchanged.
+// checkKept publishes the volume and checks that the test's file has not changed.
 func checkKept(ctx context.Context, r *run) finding {
 	if why := wantPublished(ctx, r, first); why != "" {
 		return broken("%s", why)
@@ -281,7 +282,7 @@ func checkReadOnly(ctx context.Context, r *run) finding {
 		return copes("%s; read-only claims fail with this error", words(err))
 	}
 
-	r.dirty = true // other checks cannot use a read-only mount
+	r.dirty = true // the next check must not use this read-only mount
 	if err := r.good(ctx, second); err != nil {
 		return broken("%v", err)
 	}
@@ -298,12 +299,12 @@ func checkReadOnly(ctx context.Context, r *run) finding {
 	return copes("the mount can be written to; the agent remounts it read-only")
 }
 
-// isReadOnly reports whether a file cannot be written in dir. It removes the file if the write
-// succeeds.
+// isReadOnly tries to write a file in dir, and reports whether dir is read-only. If the write
+// succeeds, it removes the file.
 func isReadOnly(ctx context.Context, r *run, dir, name string) bool {
 	if err := write(ctx, dir, name, []byte("x")); err != nil {
 		return errors.Is(err, syscall.EROFS) || r.s.Host.Look(ctx, dir).ReadOnly
 	}
-	_ = remove(ctx, dir, name) // a small file that remains does no harm
+	_ = remove(ctx, dir, name) // a failure is harmless, because the file is small
 	return false
 }

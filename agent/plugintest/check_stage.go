@@ -44,7 +44,7 @@ func checkStageAgain(ctx context.Context, r *run) finding {
 	return checkStacked(r, r.rec.Staging, before)
 }
 
-// checkStacked checks whether a repeated call has added a mount.
+// checkStacked checks whether a repeated call has added a second mount.
 func checkStacked(r *run, path string, before int) finding {
 	now, err := r.s.Host.Count(path)
 	switch {
@@ -103,7 +103,7 @@ func checkUnstage(ctx context.Context, r *run) finding {
 	return fine("unstaged")
 }
 
-// answer describes the outcome of a call.
+// answer describes the plugin's answer to a call.
 func answer(err error) string {
 	if err == nil {
 		return "the plugin answers OK"
@@ -163,7 +163,8 @@ func checkArgvPath(ctx context.Context, r *run) finding {
 		return skipped("%s", why)
 	}
 
-	// This process has the staging path among its arguments. It ends when its input is closed.
+	// The arguments of this process include the staging path. The process ends when its input is
+	// closed.
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "read _", r.rec.Staging)
 	in, err := cmd.StdinPipe()
 	if err == nil {
@@ -174,8 +175,8 @@ func checkArgvPath(ctx context.Context, r *run) finding {
 	}
 
 	failed := r.stage(ctx)
-	_ = in.Close() // this ends the process
-	_ = cmd.Wait() // its exit status does not matter
+	_ = in.Close() // the process ends when its input is closed
+	_ = cmd.Wait() // the exit status does not matter
 	if failed != nil {
 		return copes("%s; the agent starts no process with a staging path among its arguments", words(failed))
 	}

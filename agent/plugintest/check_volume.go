@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// driverName is the specification's pattern for a driver's name (GetPluginInfoResponse).
+// driverName is the pattern for driver names in the CSI specification (GetPluginInfoResponse).
 var driverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$`)
 
 func checkName(_ context.Context, r *run) finding {
@@ -35,7 +35,7 @@ func checkProbe(ctx context.Context, r *run) finding {
 	return fine("ready")
 }
 
-// number matches a capability for which this agent has no name.
+// number matches a capability that has no name in this agent.
 var number = regexp.MustCompile(`^[0-9]+$`)
 
 func checkCapabilities(_ context.Context, r *run) finding {
@@ -66,7 +66,7 @@ func checkCapabilities(_ context.Context, r *run) finding {
 	return fine("%s", said)
 }
 
-// maxNodeID is the maximum length of a node id in bytes (CSI spec, "Size Limits").
+// maxNodeID is the maximum length of a node id, in bytes (CSI specification, "Size Limits").
 const maxNodeID = 256
 
 func checkNodeInfo(ctx context.Context, r *run) finding {
@@ -93,8 +93,8 @@ func checkNodeInfo(ctx context.Context, r *run) finding {
 	}
 }
 
-// createVolume creates a volume. It first stores the name in the record, so that a crash leaks no
-// volume.
+// createVolume creates a volume. It stores the name of the volume first, so that a later test can
+// delete the volume after a crash.
 func createVolume(ctx context.Context, r *run, name string, capacity int64) (call.CreateVolumeResult, error) {
 	at := slices.IndexFunc(r.rec.Volumes, func(v plugin.ScratchVolume) bool { return v.Name == name })
 	if at < 0 {
@@ -114,7 +114,7 @@ func createVolume(ctx context.Context, r *run, name string, capacity int64) (cal
 	switch {
 	case err == nil && was == "":
 		r.rec.Volumes[at].ExternalID, r.rec.Volumes[at].Context = made.ExternalID, made.Context
-	case err == nil && was != made.ExternalID: // both must be deleted
+	case err == nil && was != made.ExternalID: // the test must delete both volumes
 		r.rec.Volumes = append(r.rec.Volumes, plugin.ScratchVolume{Name: name, ExternalID: made.ExternalID, Context: made.Context})
 	case err != nil && was == "" && !uncertain(err):
 		r.rec.Volumes = slices.Delete(r.rec.Volumes, at, at+1)
@@ -275,10 +275,11 @@ func checkUnknownDelete(ctx context.Context, r *run) finding {
 	return fine("the call succeeds")
 }
 
-// unknownID returns an id that belongs to no volume.
+// unknownID returns the id of a volume that does not exist.
 func unknownID(r *run) string { return fmt.Sprintf("%s-none", Name(&r.rec)) }
 
-// checkLeftovers undoes everything that earlier checks did not undo, and reports the leftovers.
+// checkLeftovers undoes all remaining effects of earlier checks, and reports the leftovers that it
+// cannot undo.
 func checkLeftovers(ctx context.Context, r *run) finding {
 	rec := r.rec
 	var left []string

@@ -10,18 +10,18 @@ import (
 // check is one check of a plugin test.
 type check struct {
 	id  string
-	doc string // its purpose in one line
-	// needs returns the reason why the check cannot run; empty if it can.
+	doc string // the purpose of the check, in one line
+	// needs returns the reason why the check cannot run, or "" if the check can run.
 	needs func(*run) string
 	do    func(context.Context, *run) finding
-	kills bool // the check kills the plugin's process
-	// last is set for checks that undo the test. They run even if the test times out or its caller
-	// leaves.
+	kills bool // set if the check kills the plugin's process
+	// last is set if the check undoes the test. Such a check runs even if the test has timed out or
+	// the caller has gone.
 	last   bool
-	always bool // the check runs even if the plugin is not ready
+	always bool // set if the check runs even when the plugin is not ready
 }
 
-// Check is the name and the purpose of a check, for users.
+// Check describes a check for users.
 type Check struct{ ID, Doc string }
 
 // List returns all checks in the order in which they run.
@@ -33,8 +33,8 @@ func List() []Check {
 	return all
 }
 
-// checks lists all checks in the order in which they run. Most checks leave the volume in the state
-// that the next check needs.
+// checks lists all checks in the order in which they run. The order matters, because most checks
+// leave the volume in the state that the next check needs.
 var checks = []check{
 	{id: "name", doc: "the driver's name is valid by the CSI spec: at most 63 letters, digits, dots and dashes", needs: free, do: checkName},
 	{id: "probe", doc: "Probe reports that the plugin is ready", needs: free, do: checkProbe},
@@ -168,7 +168,7 @@ func needData(r *run) string {
 	return needMount(r)
 }
 
-// needMany skips a check in access modes that allow only one target.
+// needMany skips a check if the access mode allows only one target. It returns the reason.
 func needMany(r *run) string {
 	switch r.rec.Capability.Access {
 	case call.SingleNodeReaderOnly, call.SingleNodeWriter, call.SingleNodeSingleWriter:

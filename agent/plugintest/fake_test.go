@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is a plugin without faults, together with the host and the records. A test replaces
-// functions to change the behavior of single calls.
+// world is a fake plugin without faults, with a fake host and fake records. A test replaces
+// functions of world to change how the plugin behaves.
 type world struct {
 	t    *testing.T
 	dir  string
@@ -36,8 +36,8 @@ type world struct {
 	incarnation atomic.Uint64
 
 	mu       sync.Mutex
-	volumes  map[string]int64 // the sizes of the volumes, by name
-	mounts   map[string]int   // the numbers of mounts, by path
+	volumes  map[string]int64 // maps the names of volumes to their sizes
+	mounts   map[string]int   // maps paths to their numbers of mounts
 	readOnly map[string]bool
 	scratch  *plugin.Scratch
 	saved    []plugin.Scratch
@@ -45,7 +45,7 @@ type world struct {
 	calls    []string
 	events   []volume.Event
 	inUse    []string
-	owned    string // the id of the registered volume with the external id
+	owned    string // the id of a registered volume that uses the tested storage
 }
 
 func newWorld(t *testing.T) *world {
@@ -66,7 +66,8 @@ func (w *world) service() *plugintest.Service {
 	}
 }
 
-// vet runs a plugin test, and returns the checks whose verdict is neither OK nor Skipped.
+// vet runs a plugin test and returns the results of the checks whose verdict is neither OK nor
+// Skipped.
 func (w *world) vet(ctx context.Context, ask plugintest.Ask) (map[string]plugintest.Result, error) {
 	odd := map[string]plugintest.Result{}
 	_, err := w.service().Run(ctx, "p", ask, func(r plugintest.Result) error {
@@ -78,7 +79,7 @@ func (w *world) vet(ctx context.Context, ask plugintest.Ask) (map[string]plugint
 	return odd, err
 }
 
-// clean checks that a plugin test has no leftovers.
+// clean reports an error if the plugin test has left anything on the host or in the storage.
 func (w *world) clean() {
 	w.t.Helper()
 	w.mu.Lock()
@@ -96,12 +97,12 @@ func (w *world) called(name string) {
 	w.calls = append(w.calls, name)
 }
 
-// refuse returns the error of a plugin that has refused a call without an effect.
+// refuse returns the error of a plugin that refuses a call without any effect.
 func refuse(code string) error {
 	return &volume.CallError{Step: "x", Code: code, Message: "said so", Retry: volume.RetryBackoff, Answered: true}
 }
 
-// The interface Plugins.
+// The following methods implement plugintest.Plugins.
 
 func (w *world) View(id string) plugin.View {
 	return plugin.View{Known: id == "p", Ready: true, Incarnation: w.incarnation.Load(), Info: w.info}
@@ -167,8 +168,8 @@ func (w *world) doCreate(r call.CreateVolumeRequest) (call.CreateVolumeResult, e
 	return call.CreateVolumeResult{ExternalID: r.Name, Capacity: size}, nil
 }
 
-// data returns the directory with a volume's files. The directory is outside the one that clean
-// checks.
+// data returns the directory that contains the files of a volume. The method clean does not check
+// this directory.
 func (w *world) data(id string) string { return filepath.Join(w.dir+"-data", id) }
 
 func (w *world) DeleteVolume(_ context.Context, r call.DeleteVolumeRequest) error {
@@ -207,7 +208,7 @@ func (w *world) NodeStage(_ context.Context, r call.NodeStageRequest) error {
 	return nil
 }
 
-// mount adds a mount at a path, unless the path has one.
+// mount adds a mount at a path if the path has none.
 func (w *world) mount(path string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -244,7 +245,7 @@ func (w *world) NodePublish(_ context.Context, r call.NodePublishRequest) error 
 	}
 	data := w.data(r.ExternalID)
 	if r.ReadOnly {
-		data = "/proc/self" // not writable
+		data = "/proc/self" // a directory without write access
 	}
 	if err := os.Symlink(data, r.TargetPath); err != nil {
 		return refuse("Internal")
@@ -268,7 +269,7 @@ func (w *world) NodeStats(context.Context, call.StatsRequest) (call.Stats, error
 	return call.Stats{Bytes: &call.Usage{Total: 2, Used: 1}}, nil
 }
 
-// The interface Records.
+// The following methods implement plugintest.Records.
 
 func (w *world) Scratch(string) *plugin.Scratch {
 	w.mu.Lock()
@@ -288,7 +289,7 @@ func (w *world) SaveScratch(_ context.Context, _ string, s *plugin.Scratch) erro
 func (w *world) Registered(string, string) (string, bool) { return w.owned, w.owned != "" }
 func (w *world) InUse(string) []string                    { return w.inUse }
 
-// The interface Host.
+// The following methods implement plugintest.Host.
 
 func (w *world) Look(_ context.Context, path string) volume.Sight {
 	w.mu.Lock()
@@ -314,7 +315,7 @@ func (w *world) Remove(path string) error {
 	return nil
 }
 
-// The interface Paths.
+// The following methods implement plugintest.Paths.
 
 func (w *world) StagingPath(_, id string) string {
 	return filepath.Join(w.dir, "s", volume.VolumeComponent(id))

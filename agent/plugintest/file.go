@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// fileWithin limits the time of an operation on a file of the volume. If the operation hangs, the
-// test abandons it together with its goroutine.
+// fileWithin limits the time of an operation on a file of the volume. If the storage hangs, the
+// test abandons the operation and its goroutine.
 const fileWithin = 10 * time.Second
 
-// bounded runs an operation that may hang in the storage, and waits for it at most fileWithin.
+// bounded runs an operation that the storage may block. It waits at most fileWithin for the result.
 func bounded[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	type outcome struct {
 		value T
@@ -39,12 +39,12 @@ func bounded[T any](ctx context.Context, do func() (T, error)) (T, error) {
 }
 
 // in opens a file of the volume that is mounted at dir. It does not follow a symbolic link, because
-// a link could lead out of the volume.
+// the link could point outside the volume.
 func in(dir, name string, flags int) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, name), flags|syscall.O_NOFOLLOW, 0o600)
 }
 
-// write replaces the file and syncs it to the storage.
+// write writes a file and syncs it to the storage.
 func write(ctx context.Context, dir, name string, data []byte) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) {
 		f, err := in(dir, name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
@@ -57,7 +57,7 @@ func write(ctx context.Context, dir, name string, data []byte) error {
 	return err
 }
 
-// read returns the content of the file, up to 64 KiB.
+// read returns the first 64 KiB of a file.
 func read(ctx context.Context, dir, name string) ([]byte, error) {
 	const most = 1 << 16
 	return bounded(ctx, func() ([]byte, error) {
@@ -70,7 +70,7 @@ func read(ctx context.Context, dir, name string) ([]byte, error) {
 	})
 }
 
-// remove removes the file. It succeeds if the file does not exist.
+// remove removes a file. It succeeds if the file does not exist.
 func remove(ctx context.Context, dir, name string) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) {
 		if err := os.Remove(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
@@ -81,14 +81,14 @@ func remove(ctx context.Context, dir, name string) error {
 	return err
 }
 
-// makeDir makes a directory for mounts, with its parents. It has a time limit, because the file
-// system there may hang.
+// makeDir creates a directory for mounts, and its parents. It uses a time limit, because the file
+// system may hang.
 func makeDir(ctx context.Context, r *run, dir string) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) { return none, r.s.Paths.MakeDir(dir) })
 	return err
 }
 
-// lstat is os.Lstat with a time limit.
+// lstat calls os.Lstat with a time limit.
 func lstat(ctx context.Context, path string) (os.FileInfo, error) {
 	return bounded(ctx, func() (os.FileInfo, error) { return os.Lstat(path) })
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// call makes a call to the plugin's current process.
+// call gets a client of the plugin's current process and makes a call with it.
 func (r *run) call(step string, do func(Plugin) error) error {
 	p, err := r.s.Plugins.Tested(r.id)
 	if err != nil {
@@ -20,7 +20,7 @@ func (r *run) call(step string, do func(Plugin) error) error {
 	return do(p)
 }
 
-// attach calls ControllerPublishVolume for this host, if the plugin supports that call and the
+// attach calls ControllerPublishVolume for this host if the plugin supports this call and the
 // volume is not attached yet.
 func (r *run) attach(ctx context.Context) error {
 	if !r.info.Caps.Attach || r.attached {
@@ -56,8 +56,8 @@ func (r *run) controllerUnpublish(ctx context.Context) error {
 	return err
 }
 
-// stage stages the volume, if the plugin supports that. After a failure, it sets dirty, so that the
-// test undoes the stage before the next step.
+// stage stages the volume if the plugin supports staging. After a failure it sets dirty, so that
+// the test unstages the volume before the next step.
 func (r *run) stage(ctx context.Context) error {
 	if err := r.attach(ctx); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (r *run) nodeStage(ctx context.Context) error {
 	})
 }
 
-// publish calls NodePublishVolume for a target. It makes the parent directory of the target, but
+// publish calls NodePublishVolume for a target. It creates the parent directory of the target, but
 // not the target itself.
 func (r *run) publish(ctx context.Context, n int, readOnly bool) error {
 	return r.publishAs(ctx, r.vol.ExternalID, n, readOnly)
@@ -137,15 +137,15 @@ func (r *run) nodeUnstage(ctx context.Context) error {
 	return r.s.nodeUnstage(ctx, r.id, r.vol.ExternalID, r.rec.Staging)
 }
 
-// appearWithin is the time that the agent waits for a mount after the plugin's answer. appearEvery
-// is the interval between its checks.
+// appearWithin is how long the test waits for a mount after the plugin has answered. appearEvery is
+// the interval between two looks at the mount point.
 const (
 	appearWithin = 2 * time.Second
 	appearEvery  = 20 * time.Millisecond
 )
 
-// appear waits until a path has a mount, or until the given time has passed. It also returns the
-// time that it waited.
+// appear waits until a path has a mount, but at most for the given time. It returns the state of
+// the path and the duration of the wait.
 func appear(ctx context.Context, r *run, path string, within time.Duration) (volume.Sight, time.Duration) {
 	for began := time.Now(); ; pause(ctx, appearEvery) {
 		sight := r.s.Host.Look(ctx, path)
@@ -160,8 +160,8 @@ func isUnmounted(ctx context.Context, r *run, path string) bool {
 	return r.s.Host.Look(ctx, path).Seen == volume.SeenNothing
 }
 
-// good returns nil if the target has a mount that opens and that does not show one of the agent's
-// own directories.
+// good returns nil if the target has a mount that works. It returns an error if one of the agent's
+// own directories is mounted there instead of the volume.
 func (r *run) good(ctx context.Context, n int) error {
 	sight, _ := appear(ctx, r, r.rec.Targets[n], appearWithin)
 	if sight.Seen != volume.SeenMount {
@@ -177,7 +177,7 @@ func (r *run) good(ctx context.Context, n int) error {
 	return err
 }
 
-// learn records the file system type of a mount in the summary.
+// learn stores the file system type of a mount in the summary.
 func (r *run) learn(s volume.Sight) {
 	if s.Seen == volume.SeenMount && r.sum.FSType == "" {
 		r.sum.FSType, r.sum.Mounts = s.Identity.FSType, "kernel"
@@ -195,7 +195,7 @@ func seen(s volume.Sight) string {
 	return string(s.Seen) + ": " + s.Detail
 }
 
-// wantBare unmounts the volume from this host, or returns the reason why it cannot.
+// wantBare unmounts the volume from this host. If that fails, wantBare returns the reason.
 func wantBare(ctx context.Context, r *run) string {
 	if err := r.down(ctx); err != nil {
 		return err.Error()
@@ -203,11 +203,11 @@ func wantBare(ctx context.Context, r *run) string {
 	return ""
 }
 
-// tries is the number of consecutive failures to mount the volume after which the test stops
-// trying. With hanging storage, each attempt takes a long time.
+// tries is the number of consecutive failures after which the test no longer tries to mount the
+// volume. On storage that hangs, each attempt takes a long time.
 const tries = 2
 
-// failed counts a failure to mount the volume, and returns its reason.
+// failed counts a failure to mount the volume and returns the reason for it.
 func (r *run) failed(format string, args ...any) string {
 	r.dirty = true
 	why := fmt.Sprintf(format, args...)
@@ -217,7 +217,8 @@ func (r *run) failed(format string, args ...any) string {
 	return why
 }
 
-// wantStaged stages the volume if necessary, or returns the reason why it cannot.
+// wantStaged stages the volume if it is not staged yet. If that fails, wantStaged returns the
+// reason.
 func wantStaged(ctx context.Context, r *run) string {
 	if r.hopeless != "" {
 		return r.hopeless
@@ -242,8 +243,8 @@ func wantStaged(ctx context.Context, r *run) string {
 	return ""
 }
 
-// wantPublished publishes the volume at one target and at no other, or returns the reason why it
-// cannot.
+// wantPublished publishes the volume at one target and unpublishes all other targets. If that
+// fails, wantPublished returns the reason.
 func wantPublished(ctx context.Context, r *run, n int) string {
 	if r.hopeless != "" {
 		return r.hopeless
@@ -275,8 +276,8 @@ func wantPublished(ctx context.Context, r *run, n int) string {
 	return ""
 }
 
-// wantFree stages the volume and unpublishes it at all targets, or returns the reason why it
-// cannot.
+// wantFree stages the volume and unpublishes all targets. If that fails, wantFree returns the
+// reason.
 func wantFree(ctx context.Context, r *run) string {
 	if r.dirty || len(r.up) > 0 {
 		if why := wantBare(ctx, r); why != "" {
@@ -286,7 +287,8 @@ func wantFree(ctx context.Context, r *run) string {
 	return wantStaged(ctx, r)
 }
 
-// down unpublishes and unstages the volume at all paths that may have a mount.
+// down unpublishes the volume from all targets and unstages it. It does so for every path that may
+// have a mount.
 func (r *run) down(ctx context.Context) error {
 	var errs []error
 	for n, path := range r.rec.Targets {

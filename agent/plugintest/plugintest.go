@@ -1,14 +1,14 @@
-// Package plugintest checks whether a CSI plugin behaves as the agent needs. It creates a scratch
-// volume, or uses one that the user names. It makes the same calls as the agent, including calls
-// that fail or are interrupted. After each call, it checks the mounts on the host.
+// Package plugintest checks whether a CSI plugin behaves as the agent expects. It creates a scratch
+// volume, or uses a volume that the user specifies. It makes the same calls as the agent, including
+// calls that fail or are interrupted. After each call, it checks the mounts on the host.
 //
-//	checks.go         the list: the name, the needs and the function of each check
-//	check_*.go        the checks
-//	life.go           stages, publishes and unmounts the volume, as a check needs it
-//	undo.go           undoes a test at its end, and an interrupted test before the next one
+//	checks.go         the list of checks, with their names, conditions and functions
+//	check_*.go        the functions of the checks
+//	life.go           stages, publishes and unmounts the volume for the checks
+//	undo.go           undoes a test when it ends, or an interrupted test before the next test
 //
-// A check changes only the scratch volume. Before the test makes something that could remain, it
-// records it in volume.Scratch.
+// A check changes only the scratch volume. Before the test creates a volume, directory or mount, it
+// stores the name or path in plugin.Scratch, so that a later test can undo it.
 package plugintest
 
 import (
@@ -33,28 +33,29 @@ type Plugin interface {
 	call.Caller
 }
 
-// Plugins gives access to the plugins, their processes and their state.
+// Plugins gives access to the plugins and their processes.
 type Plugins interface {
 	View(id string) plugin.View
-	// Await waits until the plugin is ready, or returns an ErrPluginUnavailable.
+	// Await waits until the plugin is ready. If the wait fails, Await returns an
+	// ErrPluginUnavailable.
 	Await(ctx context.Context, id string) error
-	// Tested returns a client of the plugin's current process. The caller must call it again before
-	// each CSI call, because the process may have changed.
+	// Tested returns a client of the plugin's current process. The caller must get a new client for
+	// each CSI call, because the process may have been replaced.
 	Tested(id string) (Plugin, error)
 	// MayKill returns an error if this agent is not allowed to kill the plugin's process.
 	MayKill(id string) error
-	// Kill kills the plugin's process, as a crash would end it. It refuses if the plugin serves any
-	// volume other than own.
+	// Kill kills the plugin's process, as if the process had crashed. It refuses if the plugin
+	// serves any volume other than own.
 	Kill(id, own string) error
 }
 
-// Records stores the possible leftovers of a test.
+// Records stores the record of a plugin test, which describes the test's possible leftovers.
 type Records interface {
 	Scratch(pluginID string) *plugin.Scratch
-	// SaveScratch stores s durably. If s is nil, the plugin has no test and no leftovers.
+	// SaveScratch stores s durably. If s is nil, it deletes the record of the plugin's test.
 	SaveScratch(ctx context.Context, pluginID string, s *plugin.Scratch) error
-	// Registered returns the id of the registered volume with the given external id, if such a
-	// volume exists.
+	// Registered returns the id of the registered volume with the given external id. The result ok
+	// is false if there is none.
 	Registered(driver, external string) (id string, ok bool)
 	// InUse returns the volumes that a plugin serves on this host.
 	InUse(pluginID string) []string
@@ -63,22 +64,22 @@ type Records interface {
 // Host reads and changes mounts on this host.
 type Host interface {
 	Look(ctx context.Context, path string) volume.Sight
-	// Count returns the number of mounts that are stacked on a path.
+	// Count returns the number of mounts that are stacked at a path.
 	Count(path string) (int, error)
-	// Own reports whether a mount shows one of the agent's own directories.
+	// Own reports whether the mount shows one of the agent's own directories.
 	Own(id volume.MountIdentity) (bool, error)
 	MakeReadOnly(ctx context.Context, path string) error
-	// Unmount removes the mount at path. It unmounts lazily if a normal unmount fails.
+	// Unmount removes the mount at path. If a normal unmount fails, it unmounts lazily.
 	Unmount(ctx context.Context, path string) error
-	// Remove removes the empty directory or file that remains at path after an unmount.
+	// Remove removes an empty directory or file at path after an unmount.
 	Remove(path string) error
 }
 
-// Paths chooses the paths at which a volume is staged and published.
+// Paths returns the paths at which a test stages and publishes a volume.
 type Paths interface {
 	StagingPath(pluginID, id string) string
 	TargetPath(pluginID, alloc, id string, private bool) string
-	// MakeDir makes a directory for mounts, and its parents.
+	// MakeDir creates a directory for mounts, and its parents.
 	MakeDir(dir string) error
 }
 
@@ -90,11 +91,11 @@ type Service struct {
 	Paths   Paths
 	Secrets func(volume.Volume) (call.Secrets, error)
 	Events  func(...volume.Event)
-	// The Service calls Ended when a test has ended and has no leftovers on the host.
+	// Ended is called when a test has ended and has no leftovers on the host.
 	Ended func(pluginID string)
-	// Halt is the reason why the agent sends no calls to plugins; empty if it sends calls.
+	// Halt is the reason why the agent does not call plugins; it is empty in normal operation.
 	Halt string
-	// Grace is the time to wait for a mount that may appear late. 0 means 2 s.
+	// Grace is how long to wait for a late mount. 0 means 2 s.
 	Grace time.Duration
 
 	mu   sync.Mutex
@@ -113,7 +114,7 @@ func (s *Service) grace() time.Duration {
 	return defaultGrace
 }
 
-// enter reports whether a test of the plugin may start. Only one test of a plugin runs at a time.
+// enter marks the plugin as under test. It returns false if another test of the plugin is running.
 func (s *Service) enter(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +132,7 @@ func (s *Service) leave(id string) {
 	delete(s.busy, id)
 }
 
-// Name returns the scratch volume's name, as users and the storage system see it.
+// Name returns the name of the scratch volume, which users and the storage system see.
 func Name(s *plugin.Scratch) string { return "volagent-test-" + s.ID }
 
 // Testing reports whether a test of the plugin is running.
@@ -141,8 +142,8 @@ func (s *Service) Testing(id string) bool {
 	return s.busy[id]
 }
 
-// Recover waits until the plugin is ready, and then undoes the leftovers of a test that an earlier
-// agent began. It returns early if ctx ends.
+// Recover undoes the leftovers of a test that an earlier agent began. It first waits until the
+// plugin is ready. It returns early if ctx ends.
 func (s *Service) Recover(ctx context.Context, id string) error {
 	if s.Records.Scratch(id) == nil {
 		return nil
@@ -151,7 +152,7 @@ func (s *Service) Recover(ctx context.Context, id string) error {
 		return err
 	}
 	if !s.enter(id) {
-		return nil // a new test has started, and undoes the leftovers itself
+		return nil // a new test is running and undoes the leftovers itself
 	}
 	defer s.leave(id)
 	return s.clean(ctx, id, false)

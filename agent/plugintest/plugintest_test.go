@@ -17,7 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestVerdicts gives the plugin one deviation at a time, and expects that one check reports it.
+// TestVerdicts runs a plugin test for each deviation that a plugin may have. Exactly one check must
+// report the deviation.
 func TestVerdicts(t *testing.T) {
 	const ok, copes, broken = plugintest.OK, plugintest.WorksAround, plugintest.Broken
 	flip := 0
@@ -57,8 +58,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestEndNoticedLate checks the verdicts if a plugin ends during a call and the agent notices the
-// end late. Only the check that made the call must be blamed.
+// TestEndNoticedLate checks the verdicts if the plugin's process ends during a call and the agent
+// notices this late. Only the check that made the call must report a failure.
 func TestEndNoticedLate(t *testing.T) {
 	w := newWorld(t)
 	staged, probes := false, 0
@@ -160,8 +161,8 @@ func stagesOnce(w *world) {
 	}
 }
 
-// TestIntentFirst checks that the test stores its record before each call that may leave something
-// on the host or in the storage system.
+// TestIntentFirst checks that the plugin test stores its record before each call that could leave
+// something on the host or in the storage system.
 func TestIntentFirst(t *testing.T) {
 	w := newWorld(t)
 	w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
@@ -182,7 +183,7 @@ func TestIntentFirst(t *testing.T) {
 	w.clean()
 }
 
-// TestNoRecordNoTest checks that the test makes no call if it cannot store its record.
+// TestNoRecordNoTest checks that the plugin test makes no calls if it cannot store its record.
 func TestNoRecordNoTest(t *testing.T) {
 	w := newWorld(t)
 	w.saveErr = errors.New("no space left on device")
@@ -194,8 +195,8 @@ func TestNoRecordNoTest(t *testing.T) {
 	}
 }
 
-// TestEnded checks that the test undoes everything, no matter when its caller leaves or its time is
-// up.
+// TestEnded cancels the plugin test after each of its checks, and also lets it time out. The plugin
+// test must always undo its changes.
 func TestEnded(t *testing.T) {
 	for n := range plugintest.List() {
 		w := newWorld(t)
@@ -220,9 +221,9 @@ func TestEnded(t *testing.T) {
 	w.clean()
 }
 
-// TestCleansFirst checks that a new test first undoes the leftovers of an interrupted test, and
-// fails if it cannot. If the creation of a volume has an unknown result, the new test looks up the
-// volume by its name.
+// TestCleansFirst checks that a new plugin test first undoes the leftovers of an interrupted test.
+// The new test must fail if it cannot undo them. If the record contains a volume without its
+// external id, the new test must find the volume by its name.
 func TestCleansFirst(t *testing.T) {
 	w := newWorld(t)
 	w.volumes["volagent-test-old"] = 1
@@ -257,7 +258,8 @@ func TestCleansFirst(t *testing.T) {
 	w.clean()
 }
 
-// TestRefusals checks that a test that could harm a volume does not start.
+// TestRefusals checks that a plugin test does not start if it could harm a volume or is not
+// possible.
 func TestRefusals(t *testing.T) {
 	for name, tt := range map[string]struct {
 		tune func(*world)
@@ -284,8 +286,8 @@ func noCreate(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	return call.CreateVolumeResult{}, refuse("InvalidArgument")
 }
 
-// TestDocumented checks that docs/PLUGINS.md lists every check in order, with the text of the
-// package.
+// TestDocumented checks that docs/PLUGINS.md lists every check in order, with the description from
+// this package.
 func TestDocumented(t *testing.T) {
 	f, err := os.Open("../../docs/PLUGINS.md")
 	if err != nil {

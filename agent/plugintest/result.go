@@ -11,7 +11,7 @@ import (
 // Verdict is the outcome of a check.
 type Verdict string
 
-// The verdicts.
+// These are the verdicts.
 const (
 	OK          Verdict = "ok"
 	WorksAround Verdict = "works-around" // the plugin deviates from the specification, and the agent handles it
@@ -30,11 +30,11 @@ type Result struct {
 // Summary describes the plugin and counts the verdicts of a test.
 type Summary struct {
 	Driver, Version, NodeID string
-	// Mounts is "kernel" or "fuse"; empty if no mount was made.
+	// Mounts is "kernel" or "fuse"; empty if the test has seen no mount.
 	Mounts                       string
-	FSType                       string // the file system type, by the kernel's name
+	FSType                       string // the kernel's name of the file system type
 	Attaches, Stages, Creates    bool
-	StageMounts                  bool // NodeStageVolume makes a mount
+	StageMounts                  bool // whether NodeStageVolume makes a mount
 	OK, WorkAround, Broken, Skip int
 }
 
@@ -66,7 +66,7 @@ func skipped(format string, args ...any) finding {
 	return finding{Skipped, fmt.Sprintf(format, args...)}
 }
 
-// code returns the gRPC code of a call's error, or "OK" for nil.
+// code returns the gRPC code of a call's error, or "OK" if err is nil.
 func code(err error) string {
 	var ce *volume.CallError
 	switch {
@@ -85,8 +85,8 @@ func uncertain(err error) bool {
 	return err != nil && (!errors.As(err, &ce) || ce.Uncertain())
 }
 
-// words returns the text of a call's error. It omits the step, because the name of the check
-// already tells it.
+// words returns the error message of a call without the name of the call, because the name of the
+// check implies it.
 func words(err error) string {
 	var ce *volume.CallError
 	if errors.As(err, &ce) {

@@ -17,66 +17,66 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Ask describes a test that a user requests.
+// Ask contains the user's options for a test.
 type Ask struct {
-	// ExternalID and Context name a volume of the user, which the test may write to. If ExternalID
-	// is empty, the test creates a volume and deletes it at the end.
+	// ExternalID and Context describe an existing volume to which the test may write. If ExternalID
+	// is empty, the test creates a volume, and deletes it when the test ends.
 	ExternalID string
 	Context    map[string]string
 	Secrets    map[string]call.SecretRef
 	Parameters map[string]string
-	Capacity   int64 // bytes; 0 means that the plugin chooses the size
-	// Access is the access mode. If it is empty, the test uses single-node-multi-writer if the
-	// plugin supports that mode, and single-node-writer otherwise.
+	Capacity   int64 // in bytes; 0 means that the plugin chooses the size
+	// Access is the access mode of the test. If it is empty, the test uses single-node-multi-writer
+	// if the plugin supports it, and otherwise single-node-writer.
 	Access       call.AccessMode
 	MountOptions call.MountOptions
 	// Kill allows the test to kill the plugin's process.
 	Kill bool
-	// Forget makes the test give up leftovers of an earlier test that it cannot undo.
+	// Forget lets the test discard leftovers of an earlier test that it cannot undo.
 	Forget  bool
-	Timeout time.Duration // of the complete test; 0 means DefaultTimeout
+	Timeout time.Duration // the limit for the complete test; 0 means DefaultTimeout
 }
 
-// The targets, as indexes of volume.Scratch.Targets.
+// These are the targets, as indexes of plugin.Scratch.Targets.
 const (
 	first = iota
 	second
-	long   // the longest path that a plugin must accept
-	hidden // in a directory whose name begins with a dot
+	long   // a target with the longest path that a plugin must accept
+	hidden // a target in a directory whose name begins with a dot
 	targets
 )
 
-// run is one test in progress.
+// run is a test in progress.
 type run struct {
 	s       *Service
 	id      string
 	ask     Ask
 	info    plugin.Info
-	rec     plugin.Scratch // the record of the possible leftovers, as stored
+	rec     plugin.Scratch // the stored record of the possible leftovers
 	secrets call.Secrets
 	sum     Summary
 
-	vol        plugin.ScratchVolume // the volume to stage and publish
+	vol        plugin.ScratchVolume // the volume that the test stages and publishes
 	capacity   int64
 	attached   bool
 	publishCtx map[string]string
 	staged     bool
-	up         map[int]bool // the targets that have a good mount
-	touched    map[int]bool // the targets that a publish call has named
-	dirty      bool         // whether unexpected mounts may exist
+	up         map[int]bool // the targets that have a working mount
+	touched    map[int]bool // the targets at which the test has tried to publish
+	dirty      bool         // whether unexpected mounts may exist on the host
 	data       []byte       // the content of the test's file in the volume; nil if unknown
-	wrote      bool         // whether the test's file may exist
-	late       bool         // whether a mount appeared late
+	wrote      bool         // whether the test's file may exist in the volume
+	late       bool         // whether a mount has appeared late during the test
 	answered   bool         // whether the first publish succeeded
-	refused    error        // why CreateVolume failed, if the user must change the request
-	gone       bool         // whether the plugin did not become ready again
-	failures   int          // consecutive failures to stage or publish the volume
-	hopeless   string       // why the test no longer tries to mount the volume; empty if it tries
+	refused    error        // why CreateVolume failed, if the user must change the options
+	gone       bool         // whether the plugin failed to become ready again
+	failures   int          // the number of consecutive failures to stage or publish
+	hopeless   string       // why the test no longer tries to mount the volume, or ""
 }
 
-// Run tests a plugin, and calls each with the result of every check as the check ends. Before it
-// returns, it undoes the test, even if ctx has ended. It records and reports leftovers that it
-// could not undo. If each returns an error, the test ends as if ctx had ended.
+// Run tests a plugin. It calls each with the result of every check as soon as the check has ended.
+// Before it returns, it undoes the test, even if ctx has ended. It stores and reports the leftovers
+// that it cannot undo. If each returns an error, the test ends as if ctx had ended.
 func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result) error) (Summary, error) {
 	r, err := s.begin(ctx, id, ask)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result)
 		}
 	}
 
-	// The last checks undo the test. They must run even if the caller has left.
+	// The last checks undo the test, so they must run even if the caller has gone.
 	undo, stop := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer stop()
 
@@ -140,7 +140,7 @@ var errTime = errors.New("the time limit of the test was reached")
 // undoWithin limits the time for the last checks, which undo the test.
 const undoWithin = 2 * time.Minute
 
-// begin returns an error if the test is not possible now. Otherwise it stores the record of the
+// begin returns an error if the test is not possible now. Otherwise it stores a record of the
 // volumes and paths that the test will use.
 func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err error) {
 	if s.Halt != "" {
@@ -175,10 +175,11 @@ func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err er
 
 	r.plan()
 	if err := r.save(ctx); err != nil {
-		return nil, errors.Join(err, s.drop(ctx, id)) // the test has made nothing yet
+		return nil, errors.Join(err, s.drop(ctx, id)) // the test has not made any changes yet
 	}
-	// A registration that starts now sees the stored record. A registration may also have ended
-	// just before the record was stored, so the test checks again.
+	// From now on, a registration of this volume is refused because of the stored record. An
+	// earlier registration may have ended just before the record was stored, so the test checks
+	// again.
 	if err := r.unregistered(); err != nil {
 		return nil, errors.Join(err, s.drop(ctx, id))
 	}
@@ -186,7 +187,7 @@ func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err er
 	return r, nil
 }
 
-// admit returns an error if the test could harm a volume, or is not possible.
+// admit returns an error if the test is not possible or could harm a volume.
 func (r *run) admit() error {
 	if !r.info.Caps.CreateDelete && r.ask.ExternalID == "" {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", r.id).
@@ -206,8 +207,8 @@ func (r *run) admit() error {
 	return r.unregistered()
 }
 
-// unregistered returns an error if the user's volume is registered, because an alloc could then
-// claim it during the test.
+// unregistered returns an error if the user's volume is registered. An alloc could claim a
+// registered volume during the test.
 func (r *run) unregistered() error {
 	if r.ask.ExternalID == "" {
 		return nil
@@ -219,13 +220,12 @@ func (r *run) unregistered() error {
 	return nil
 }
 
-// plan chooses all names and paths of the test.
+// plan chooses the names and paths that the test will use.
 func (r *run) plan() {
 	var b [5]byte
-	_, _ = rand.Read(b[:]) // never fails
+	_, _ = rand.Read(b[:]) // rand.Read never returns an error
 	tag := hex.EncodeToString(b[:])
-	// Ids of volumes and allocs contain no slash, so the path of a real claim never equals one of
-	// these paths.
+	// The ids of volumes and allocs contain no slash, so no claim can have any of these paths.
 	id := "test/" + tag
 	at := func(n int) string { return r.s.Paths.TargetPath(r.id, fmt.Sprintf("%s/%d", id, n), id, false) }
 	hide := filepath.Join(filepath.Dir(at(hidden)), ".hidden")
@@ -253,11 +253,11 @@ func (r *run) plan() {
 	}
 }
 
-// maxPath is the path length in bytes that every CSI plugin must accept.
+// maxPath is the maximum length of a path, in bytes, that every CSI plugin must accept.
 const maxPath = 128
 
-// lengthen extends a path to maxPath. If the data dir is long, it extends the path to the longest
-// path that the agent itself can use.
+// lengthen extends a path to the longest path that the agent may use, but at least to a length of
+// maxPath. The agent uses paths longer than maxPath if the data dir is long.
 func lengthen(r *run, path string) string {
 	x := strings.Repeat("x", maxPath)
 	longest := max(maxPath, len(r.s.Paths.TargetPath(r.id, x, x, false)))
@@ -275,9 +275,9 @@ func access(r *run) call.AccessMode {
 	}
 }
 
-// save stores the current record.
+// save stores the record of the test.
 func (r *run) save(ctx context.Context) error {
-	rec := r.rec // readers share the stored record, so it must not change later
+	rec := r.rec // a copy, because readers share the stored record
 	rec.Volumes = slices.Clone(rec.Volumes)
 	if err := r.s.Records.SaveScratch(context.WithoutCancel(ctx), r.id, &rec); err != nil {
 		return fmt.Errorf("cannot store the record of the test of plugin %q: %w", r.id, err)
@@ -285,7 +285,7 @@ func (r *run) save(ctx context.Context) error {
 	return nil
 }
 
-// try runs one check, or skips it if its needs are not met.
+// try runs one check, or skips it if it cannot run.
 func (r *run) try(ctx context.Context, c check) Result {
 	began := time.Now()
 	f := r.attempt(ctx, c)
@@ -309,7 +309,7 @@ func (r *run) attempt(ctx context.Context, c check) finding {
 	before := r.s.Plugins.View(r.id).Incarnation
 	f := c.do(ctx, r)
 	if !c.last && f.verdict != OK && over(ctx) {
-		r.dirty = true // an interrupted check proves nothing about the plugin
+		r.dirty = true // the result of an interrupted check is meaningless
 		return skipped("%s", context.Cause(ctx))
 	}
 
@@ -325,11 +325,11 @@ func (r *run) attempt(ctx context.Context, c check) finding {
 	return broken("the plugin's process ended during this check; %s", f.said)
 }
 
-// moment is the tolerance of over. Each call tells the plugin its deadline, so the plugin may reach
-// the deadline slightly earlier than the test.
+// moment is how long before its deadline a test counts as over. The plugin knows the deadline of
+// each call, and may stop slightly earlier than the test.
 const moment = 100 * time.Millisecond
 
-// over reports whether the time of the test is up.
+// over reports whether the time limit of the test has been reached.
 func over(ctx context.Context) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < moment {
 		<-ctx.Done()
@@ -337,12 +337,12 @@ func over(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// noticeWithin limits the wait until the plugin's state shows the end of its process.
+// noticeWithin is the time limit of notice.
 const noticeWithin = 5 * time.Second
 
-// notice runs after a check that failed. It waits until the plugin's state shows the end of its
-// process, or until the plugin answers a Probe. The interrupted call fails before the state
-// changes, so without this wait the next check would be blamed.
+// notice runs after a failed check, so that a plugin process that has ended does not make the next
+// check fail. The call fails at once when the process ends, but the agent updates the plugin's
+// state later. Therefore, notice waits until the state has changed or the plugin answers a Probe.
 func (r *run) notice(ctx context.Context, before uint64) {
 	ctx, cancel := context.WithTimeout(ctx, noticeWithin)
 	defer cancel()
@@ -358,7 +358,7 @@ func (r *run) notice(ctx context.Context, before uint64) {
 	}
 }
 
-// readyWithin limits the wait for a plugin whose process has ended.
+// readyWithin limits how long the test waits for a plugin whose process has ended.
 const readyWithin = time.Minute
 
 // ready waits until the plugin is ready. It does not wait if an earlier wait failed.
@@ -395,8 +395,8 @@ func (r *run) finish(ctx context.Context) {
 	}
 }
 
-// anywhere reports whether any path of the test still has a mount. It also marks such paths, so
-// that down unmounts them.
+// anywhere reports whether any path of the test still has a mount. It marks these paths, so that
+// down unmounts them.
 func (r *run) anywhere(ctx context.Context) (found bool) {
 	for n, path := range r.rec.Targets {
 		if !isUnmounted(ctx, r, path) {

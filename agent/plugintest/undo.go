@@ -13,11 +13,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stacked limits the number of mounts on one path that takeOff unmounts one after the other.
+// stacked is the maximum number of mounts that takeOff unmounts at a path.
 const stacked = 16
 
-// takeOff undoes the mounts at a path by a call to the plugin, and then unmounts the remaining
-// mounts itself. The error describes a mount or file that it could not remove.
+// takeOff undoes the mount at a path with a call to the plugin, and then unmounts any remaining
+// mounts itself. The error describes a mount or file that takeOff could not remove.
 func (s *Service) takeOff(ctx context.Context, path string, call func() error) error {
 	said := call()
 	for range stacked {
@@ -42,8 +42,8 @@ func (s *Service) takeOff(ctx context.Context, path string, call func() error) e
 	return nil
 }
 
-// unanswered reports whether a failed call may still be running or was never sent. If the path has
-// no mount, other errors do not matter.
+// unanswered reports whether a failed call may still be running, or was never sent. Any other error
+// does not matter as long as nothing is mounted at the path.
 func unanswered(err error) bool {
 	var ce *volume.CallError
 	if err == nil {
@@ -52,7 +52,7 @@ func unanswered(err error) bool {
 	return !errors.As(err, &ce) || !ce.Answered || ce.Code == volume.CodeUnavailable
 }
 
-// clean undoes the leftovers of an earlier test. If forget is set, it gives up the leftovers that
+// clean undoes the leftovers of an earlier test. If forget is set, it discards the leftovers that
 // it cannot undo.
 func (s *Service) clean(ctx context.Context, id string, forget bool) error {
 	rec := s.Records.Scratch(id)
@@ -80,7 +80,7 @@ func (s *Service) clean(ctx context.Context, id string, forget bool) error {
 	return nil
 }
 
-// drop deletes the record of a test that has no leftovers.
+// drop deletes the record of a test, because the test has no leftovers.
 func (s *Service) drop(ctx context.Context, id string) error {
 	if err := s.Records.SaveScratch(context.WithoutCancel(ctx), id, nil); err != nil {
 		return fmt.Errorf("cannot delete the record of the test of plugin %q: %w", id, err)
@@ -91,8 +91,8 @@ func (s *Service) drop(ctx context.Context, id string) error {
 	return nil
 }
 
-// undo removes the mounts and volumes of a record, and describes the leftovers that it could not
-// remove. It makes every call, because the record does not tell how far the test got.
+// undo removes the mounts and volumes in a test's record, and describes the leftovers that it could
+// not remove. It makes every undo call, because the record does not show how far the test got.
 func (s *Service) undo(ctx context.Context, id string, rec *plugin.Scratch) (left []string) {
 	note := func(err error) {
 		if err != nil {
@@ -106,7 +106,7 @@ func (s *Service) undo(ctx context.Context, id string, rec *plugin.Scratch) (lef
 	now.Volumes = slices.Clone(rec.Volumes)
 	note(s.find(ctx, id, &now, secrets))
 
-	for _, v := range now.Volumes[:min(1, len(now.Volumes))] { // only the first volume was ever mounted
+	for _, v := range now.Volumes[:min(1, len(now.Volumes))] { // only the first volume was mounted
 		if v.ExternalID == "" {
 			continue
 		}
@@ -128,7 +128,7 @@ func (s *Service) undo(ctx context.Context, id string, rec *plugin.Scratch) (lef
 		}
 	}
 
-	if len(left) == 0 { // with leftovers, the storage may still be in use
+	if len(left) == 0 { // if there are leftovers, the storage may still be in use
 		for _, v := range now.Volumes {
 			note(s.delete(ctx, id, v, secrets))
 		}
@@ -137,7 +137,8 @@ func (s *Service) undo(ctx context.Context, id string, rec *plugin.Scratch) (lef
 	return append(left, s.rmdirs(rec.Dirs)...)
 }
 
-// rmdirs removes the directories of the targets, and describes those that it could not remove.
+// rmdirs removes the parent directories of the targets, and describes the directories that it could
+// not remove.
 func (s *Service) rmdirs(dirs []string) (left []string) {
 	for _, dir := range dirs {
 		if err := s.Host.Remove(dir); err != nil {
@@ -147,8 +148,8 @@ func (s *Service) rmdirs(dirs []string) (left []string) {
 	return left
 }
 
-// find asks the plugin for the ids of volumes if the test does not know the result of their
-// creation. CreateVolume with the same name returns the same volume.
+// find gets the external ids of volumes that the test may have created. It calls CreateVolume with
+// the same name again, which returns the existing volume.
 func (s *Service) find(ctx context.Context, id string, rec *plugin.Scratch, secrets call.Secrets) error {
 	for i, v := range rec.Volumes {
 		if v.ExternalID != "" {
@@ -179,7 +180,7 @@ func creation(rec plugin.Scratch, name string, capacity int64, secrets call.Secr
 	}
 }
 
-// unwrite removes the test's file from the user's volume, if the volume is still mounted.
+// unwrite removes the test's file from the user's volume if the volume is still mounted.
 func (s *Service) unwrite(ctx context.Context, rec *plugin.Scratch) error {
 	for _, path := range rec.Targets {
 		if sight := s.Host.Look(ctx, path); sight.Seen == volume.SeenMount && !sight.ReadOnly {
@@ -201,7 +202,7 @@ func (s *Service) detach(ctx context.Context, id, externalID, nodeID string, sec
 	return nil
 }
 
-// delete deletes a volume that a test created.
+// delete deletes a volume if the test created it.
 func (s *Service) delete(ctx context.Context, id string, v plugin.ScratchVolume, secrets call.Secrets) error {
 	if v.Name == "" || v.ExternalID == "" {
 		return nil

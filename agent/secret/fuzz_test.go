@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// FuzzOpen checks that a sealed value opens only for the secret for which it was sealed. A damaged
-// state database or backup may contain any other text, which must not open. No error may contain a
-// secret value.
+// FuzzOpen checks that Open returns a sealed value only for the secret for which it was sealed.
+// Open must refuse any other text, because a state database or backup may be damaged. No error may
+// contain the value.
 func FuzzOpen(f *testing.F) {
 	for _, text := range []string{
 		"", "..", "v1..", "v1.00000000.", "v2.00000000.AAAA", "v1.x.AAAA.", "v1.00000000." + strings.Repeat("A", 64), "v1.00000000.!", "\x00.\xff.\n",
@@ -19,7 +19,7 @@ func FuzzOpen(f *testing.F) {
 		f.Add("data", "key", "hunter2hunter2", text, "data2", uint(20))
 		f.Add(`a" of volume "b`, "key", "hunter2hunter2", text, "a", uint(0))
 	}
-	// The last character of the encoding has unused bits.
+	// In this sealed text, the last base64 character has unused bits.
 	f.Add("data", "key", "hunter2hunter22", "", "x", uint(len("v1.01234567.")+74-1))
 	dir := f.TempDir()
 	s := &secret.Sealer{Credentials: dir, KeyFile: filepath.Join(dir, "keys", "secrets.key")}

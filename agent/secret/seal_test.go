@@ -15,8 +15,8 @@ import (
 
 type refs = map[string]call.SecretRef
 
-// newSealer returns a sealer with an empty credentials directory. made counts the key files that it
-// creates.
+// newSealer returns a sealer with an empty credentials directory, and a counter of the key files
+// that the sealer creates.
 func newSealer(t *testing.T) (s *secret.Sealer, made *int) {
 	t.Helper()
 	made = new(int)
@@ -39,7 +39,7 @@ func seal(t *testing.T, s *secret.Sealer, id, value string, had refs) refs {
 	return out
 }
 
-// opened returns the value of the volume's secret, or the text of the error.
+// opened returns the value of a volume's secret, or the error message if the secret cannot be read.
 func opened(s *secret.Sealer, id string, r refs) string {
 	got, err := secret.Resolver{Sealer: s}.Of(volume.Volume{ID: id, Secrets: r})
 	if err != nil {
@@ -93,8 +93,8 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// TestSealedIsBound checks that a sealed value does not open for another secret, and that damage is
-// detected.
+// TestSealedIsBound checks that Open refuses a sealed value under the name of another secret, and a
+// damaged sealed value.
 func TestSealedIsBound(t *testing.T) {
 	s, _ := newSealer(t)
 	one := seal(t, s, "data", planted, nil)
@@ -137,8 +137,8 @@ func flip(b byte) string {
 	return "A"
 }
 
-// TestKeyFile checks that the sealer creates the key file once, and only when it needs a key. Only
-// the owner can read the file.
+// TestKeyFile checks that the sealer creates the key file only once, and only when it seals a
+// value. The file must be readable only by its owner.
 func TestKeyFile(t *testing.T) {
 	s, _ := newSealer(t)
 	s.Same("data", refs{"key": {Literal: call.NewSecret(planted)}}, refs{"key": {Sealed: "v1.00000000.AAAA"}})
@@ -164,8 +164,8 @@ func TestKeyFile(t *testing.T) {
 		t.Errorf("beside the key: %v", names)
 	}
 
-	// If the key file is lost, Open must not create a new one. The error must tell the operator how
-	// to solve the problem.
+	// After the loss of the key file, Open must not create a new one. The error must tell the
+	// operator what to do.
 	if err := os.Rename(s.KeyFile, s.KeyFile+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -184,8 +184,8 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
-// TestBadKeys checks that the sealer refuses an invalid key, and a key that other users can read.
-// The error must tell the operator how to solve the problem.
+// TestBadKeys checks that the sealer refuses an invalid key, and a key file that other users can
+// read. The error must tell the operator what to do.
 func TestBadKeys(t *testing.T) {
 	for words, spoil := range map[string]func(s *secret.Sealer) error{
 		"chmod 600":             func(s *secret.Sealer) error { return os.Chmod(s.KeyFile, 0o640) },
@@ -234,8 +234,8 @@ func relink(path string) error {
 	return os.Symlink(path+".to", path)
 }
 
-// TestKeyCredential checks that the credential takes precedence over the key file. Values that the
-// key file sealed still open. The next register seals them with the credential.
+// TestKeyCredential checks that the sealer prefers the credential to the key file. Open must still
+// read values that were sealed with the key file, and the next Seal must use the credential.
 func TestKeyCredential(t *testing.T) {
 	s, made := newSealer(t)
 	old := seal(t, s, "data", planted, nil)
@@ -271,7 +271,7 @@ func TestKeyCredential(t *testing.T) {
 	mustSay(t, "what the key file sealed", opened(s, "data", old), "give the value again")
 }
 
-// TestKnown checks that Known returns the readable secrets, even if it cannot read the others.
+// TestKnown checks that Known returns the readable secrets, even if other secrets cannot be read.
 func TestKnown(t *testing.T) {
 	s, _ := newSealer(t)
 	r := seal(t, s, "data", planted, nil)

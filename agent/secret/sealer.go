@@ -36,25 +36,26 @@ import (
 // therefore does not open for another secret.
 type Sealer struct {
 	// Credentials is the directory of the agent's systemd credentials. If it is empty, the sealer
-	// uses $CREDENTIALS_DIRECTORY. The key is the credential CredentialName, if it exists.
+	// uses $CREDENTIALS_DIRECTORY. The sealer takes its key from the credential CredentialName, if
+	// this credential exists.
 	Credentials string
-	// KeyFile is the path of the key file, for an agent without this credential. The sealer creates
-	// the file when it seals the first value.
+	// KeyFile is the path of a file with the key, for an agent that has no such credential. The
+	// sealer creates the file when it seals the first value.
 	KeyFile string
-	// Made is called after the sealer has created the key file. It may be nil.
+	// Made is called after the sealer has created the key file. Made may be nil.
 	Made func(keyFile string)
 
-	making sync.Mutex // held while the sealer may create the key file
+	making sync.Mutex // locked while the sealer creates the key file
 }
 
 // version is the prefix of every sealed text.
 const version = "v1"
 
-// encoding is strict, so that a sealed value has only one valid text.
+// encoding is strict, so each sealed value has exactly one valid text.
 var encoding = base64.RawURLEncoding.Strict()
 
-// Seal returns the references with every literal value sealed for the volume. If had contains the
-// same value and the current key sealed it, Seal keeps this sealed text.
+// Seal returns a copy of refs in which every literal value is sealed for the volume. If had
+// contains the same value, sealed with the current key, Seal reuses the sealed text.
 func (s *Sealer) Seal(id string, refs, had map[string]call.SecretRef) (map[string]call.SecretRef, error) {
 	refs = s.Same(id, refs, had)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -74,10 +75,10 @@ func (s *Sealer) Seal(id string, refs, had map[string]call.SecretRef) (map[strin
 	return refs, nil
 }
 
-// Same returns the references, with a literal replaced by the sealed text in had if both have the
-// same value. It does so only if the current key sealed that text. If a reference keeps a value
-// that another key sealed, Same returns that value as a literal, so that the caller seals it again.
-// Same creates no key.
+// Same returns a copy of refs in which literals are replaced by the sealed texts in had that
+// contain the same values. It reuses only texts that were sealed with the current key. If a
+// reference keeps a stored value that an older key has sealed, the result contains the value as a
+// literal, so that the caller can seal it again. The method creates no key.
 func (s *Sealer) Same(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
@@ -99,8 +100,9 @@ func (s *Sealer) Same(id string, refs, had map[string]call.SecretRef) map[string
 	return refs
 }
 
-// Equal returns the references, with a literal replaced by the sealed text in had if both have the
-// same value. Any key may have sealed that text. Equal creates no key.
+// Equal returns a copy of refs in which literals are replaced by the sealed texts in had that
+// contain the same values. Unlike Same, it reuses texts that were sealed with any key. Equal
+// creates no key.
 func (s *Sealer) Equal(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
@@ -121,7 +123,7 @@ func equal(a, b call.Secret) bool {
 	return subtle.ConstantTimeCompare([]byte(a.Reveal()), []byte(b.Reveal())) == 1
 }
 
-// Move returns the references with every sealed value sealed for another volume.
+// Move returns a copy of refs in which every sealed value is sealed for another volume.
 func (s *Sealer) Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error) {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
@@ -140,7 +142,7 @@ func (s *Sealer) Move(refs map[string]call.SecretRef, from, to string) (map[stri
 	return s.Seal(to, refs, nil)
 }
 
-// current reports whether the key that Seal uses now has sealed the text.
+// current reports whether the text was sealed with the key that Seal now uses.
 func (s *Sealer) current(text string) bool {
 	k, err := s.present()
 	name, _, ok := parse(text)
@@ -159,15 +161,16 @@ func (s *Sealer) seal(id, name string, value call.Secret) (string, error) {
 	}
 
 	nonce := make([]byte, aead.NonceSize(), aead.NonceSize()+len(value.Reveal())+aead.Overhead())
-	_, _ = rand.Read(nonce) // never fails
+	_, _ = rand.Read(nonce) // rand.Read never returns an error
 	sealed := aead.Seal(nonce, nonce, []byte(value.Reveal()), about(id, name))
 	return strings.Join([]string{version, k.name, encoding.EncodeToString(sealed)}, "."), nil
 }
 
-// again is the advice for a sealed value that the agent cannot open any longer.
+// again is the advice in the error for a sealed value that the agent can no longer read.
 const again = "give the value again: register the volume's file with it"
 
-// Open returns the value that was sealed for the named secret of a volume.
+// Open returns a secret's value from its sealed text. The arguments id and name are the volume and
+// the secret for which the value was sealed.
 func (s *Sealer) Open(id, name, text string) (call.Secret, error) {
 	wanted, sealed, ok := parse(text)
 	if !ok {
@@ -207,33 +210,33 @@ func parse(text string) (key string, sealed []byte, ok bool) {
 	}
 
 	sealed, err := encoding.DecodeString(parts[2])
-	plain := !strings.ContainsAny(parts[2], "\r\n") // the decoder would ignore these characters
+	plain := !strings.ContainsAny(parts[2], "\r\n") // the base64 decoder would ignore line breaks
 	return parts[1], sealed, err == nil && plain
 }
 
-// about returns the data that the cipher authenticates in addition to the value.
+// about returns the associated data of a sealed value, which the cipher authenticates.
 func about(id, name string) []byte {
 	return fmt.Appendf(nil, "secret %q of volume %q", name, id)
 }
 
-// key is a key with a name. The name reveals nothing about the key.
+// key is an encryption key with its name. The name reveals nothing about the key.
 type key struct {
 	key  []byte
 	name string
 }
 
-// CredentialName is the name of the systemd credential with the key. The agent uses it if systemd
-// provides it.
+// CredentialName is the name of the systemd credential that contains the key, if systemd provides
+// one.
 const CredentialName = "volagent.key"
 
-// minKey and maxKey limit the size, in bytes, of the material from which the agent derives a key. A
-// new key file has the smallest size.
+// minKey and maxKey are the minimum and maximum size, in bytes, of the material from which the
+// agent derives a key. A new key file has the minimum size.
 const (
 	minKey = 32
 	maxKey = 4 << 10
 )
 
-// derive derives a key and its name from all bytes of a credential or a key file.
+// derive derives a key and its name from the contents of a credential or a key file.
 func derive(material []byte) (k key, err error) {
 	switch n := len(material); {
 	case n < minKey:
@@ -251,12 +254,12 @@ func derive(material []byte) (k key, err error) {
 	return k, err
 }
 
-// errNoKey means that the credential or the key file does not exist.
+// errNoKey means that the credential or key file does not exist.
 var errNoKey = errors.New("does not exist")
 
-// find returns the key with the given name. It first checks the credential. It then checks the key
-// file, because values may be older than the credential. The error explains why neither of them
-// contains the key.
+// find returns the key with the given name. It checks the credential first, and then the key file,
+// because old values may have been sealed with the key file. If neither contains the key, the error
+// gives the reason for each.
 func (s *Sealer) find(name string) (key, error) {
 	var why []error
 	for _, from := range []func() (key, error){s.credential, s.file} {
@@ -276,7 +279,7 @@ func (s *Sealer) find(name string) (key, error) {
 	return key{}, fmt.Errorf("which the agent does not have (%w)", joined(why))
 }
 
-// joined joins one or two errors in one line.
+// joined joins one or two errors into a single line.
 func joined(errs []error) error {
 	if len(errs) == 1 {
 		return errs[0]
@@ -284,8 +287,8 @@ func joined(errs []error) error {
 	return fmt.Errorf("%w; %w", errs[0], errs[1])
 }
 
-// present returns the key for sealing. This is the credential or, if there is no credential, the
-// key file.
+// present returns the key that Seal uses: the key in the credential or, if there is no credential,
+// the key in the key file.
 func (s *Sealer) present() (key, error) {
 	k, err := s.credential()
 	if errors.Is(err, errNoKey) {
@@ -294,7 +297,7 @@ func (s *Sealer) present() (key, error) {
 	return k, err
 }
 
-// needed returns the key for sealing. It creates the key file if there is no key.
+// needed returns the key that Seal uses. If there is no key, it creates the key file.
 func (s *Sealer) needed() (key, error) {
 	s.making.Lock()
 	defer s.making.Unlock()
@@ -343,8 +346,8 @@ func (s *Sealer) file() (key, error) {
 	return k, nil
 }
 
-// readKey reads a key from a file. With private, it refuses a file that other users can read, and a
-// file that does not belong to the user of this process.
+// readKey reads a key from a file. If private is set, readKey refuses a file that other users can
+// read, and a file that does not belong to the user of this process.
 func readKey(path string, private bool) (key, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	switch {
@@ -380,7 +383,7 @@ func readKey(path string, private bool) (key, error) {
 	return derive(material)
 }
 
-// cause removes the path from a file error, because the message already contains the path.
+// cause removes the path from a file error, because the caller's message already contains the path.
 func cause(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -389,8 +392,8 @@ func cause(err error) error {
 	return err
 }
 
-// make creates the key file and syncs it to disk, because the agent may store a value that needs
-// this key a moment later. No other process creates the file at the same time, because the data dir
+// make creates the key file and syncs it to disk, because the agent may soon store a value that
+// depends on this key. No other process can create the file at the same time, because the data dir
 // belongs to this agent.
 func (s *Sealer) make() error {
 	dir := filepath.Dir(s.KeyFile)
@@ -400,7 +403,7 @@ func (s *Sealer) make() error {
 
 	tmp := filepath.Join(dir, ".new")
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err // an agent that was killed may have left the temporary file
+		return err // a killed agent may have left a temporary file, which must be removed first
 	}
 
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -409,7 +412,7 @@ func (s *Sealer) make() error {
 	}
 
 	material := make([]byte, minKey)
-	_, _ = rand.Read(material) // never fails
+	_, _ = rand.Read(material) // rand.Read never returns an error
 	_, err = f.Write(material)
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(tmp, s.KeyFile)
@@ -428,7 +431,7 @@ func (s *Sealer) make() error {
 	return nil
 }
 
-// syncDir makes the names in a directory durable.
+// syncDir syncs a directory to disk, so that new file names in it are durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package secret reads the values of secrets when a call needs them, and not earlier. It also
-// encrypts the values that volume files contain. It caches neither values nor keys, and none of its
-// errors contains a value.
+// Package secret reads the values of secrets, but only when a call needs them. It also encrypts the
+// values that volume files contain. It caches neither values nor keys, and its errors never contain
+// values.
 package secret
 
 import (
@@ -18,20 +18,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Resolver reads secrets. The zero value reads the environment and the credentials of the process.
-// It cannot open sealed values.
+// Resolver reads secrets. The zero value uses the environment and the credentials of the process,
+// and cannot read sealed values.
 type Resolver struct {
 	// Credentials is the directory of the agent's systemd credentials. If it is empty, the resolver
 	// uses $CREDENTIALS_DIRECTORY.
 	Credentials string
-	// Getenv returns the value of an environment variable. If it is nil, the resolver uses
+	// Getenv returns the value of an environment variable. If Getenv is nil, the resolver uses
 	// os.LookupEnv.
 	Getenv func(string) (string, bool)
-	// Sealer opens sealed values. If it is nil, the resolver refuses them.
+	// Sealer reads sealed values. If Sealer is nil, the resolver refuses sealed values.
 	Sealer *Sealer
 }
 
-// Of reads all secrets of a volume. The error names the secret, the volume and the reference, but
+// Of reads all secrets of a volume. An error names the secret, the volume and the reference, but
 // never contains a value.
 func (r Resolver) Of(v volume.Volume) (call.Secrets, error) {
 	if len(v.Secrets) == 0 {
@@ -50,7 +50,7 @@ func (r Resolver) Of(v volume.Volume) (call.Secrets, error) {
 	return out, nil
 }
 
-// Known returns the secrets of a volume that it can read, and skips all others.
+// Known returns the secrets of a volume that the resolver can read. It skips all others.
 func (r Resolver) Known(v volume.Volume) call.Secrets {
 	out := call.Secrets{}
 	for name, ref := range v.Secrets {
@@ -62,8 +62,8 @@ func (r Resolver) Known(v volume.Volume) call.Secrets {
 	return out
 }
 
-// of returns the part of an error that names the volume. It returns "" if the secret belongs to no
-// volume.
+// of returns the words of an error message that name the volume. It returns "" if the secret
+// belongs to no volume.
 func of(id string) string {
 	if id == "" {
 		return ""
@@ -85,7 +85,8 @@ func (r Resolver) one(id, name string, ref call.SecretRef) (call.Secret, error) 
 	}
 }
 
-// One reads the secret of a single reference. It removes one newline at the end of a file.
+// One reads the secret to which a reference points. If the secret is a file, One removes a single
+// newline at its end.
 func (r Resolver) One(ref call.SecretRef) (call.Secret, error) {
 	switch {
 	case ref.File != "":
@@ -134,7 +135,7 @@ func (r Resolver) credential(name string) (call.Secret, error) {
 func read(path string) (call.Secret, error) {
 	raw, err := untrusted.ReadFile(path, call.MaxSecret)
 	var failed *fs.PathError
-	if err != nil && !errors.As(err, &failed) { // the error contains no path yet
+	if err != nil && !errors.As(err, &failed) { // this error does not contain the path
 		err = fmt.Errorf("%s: %w", path, err)
 	}
 

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// planted is a secret value that no error may contain.
+// planted is a secret value that must not appear in any error.
 const planted = "hunter2-planted"
 
 func write(t *testing.T, path, content string) string {
@@ -50,7 +50,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestNotCached checks that the resolver reads a value again for each call.
+// TestNotCached checks that the resolver reads the value anew on each call.
 func TestNotCached(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "key"), "one")
 	for _, want := range []string{"one", "two"} {
@@ -61,8 +61,8 @@ func TestNotCached(t *testing.T) {
 	}
 }
 
-// TestDefaults checks that, without options, the resolver uses the environment and the credentials
-// of the process.
+// TestDefaults checks that the zero Resolver uses the environment and the credentials of the
+// process.
 func TestDefaults(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "cred"), "from systemd")

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decoder decodes the nodes of one file and collects its mistakes.
+// decoder decodes the YAML nodes of one file and collects the mistakes in the file.
 type decoder struct {
 	file  string
 	lines int // the number of lines in the file
@@ -26,7 +26,7 @@ func isNull(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
-// given reports whether n is a mapping that has a field of this name with a value other than null.
+// given reports whether n is a mapping in which the named field has a value other than null.
 func given(n *yaml.Node, name string) bool {
 	if n.Kind != yaml.MappingNode {
 		return false
@@ -41,9 +41,9 @@ func given(n *yaml.Node, name string) bool {
 	return false
 }
 
-// plain reports whether a node has no anchor, alias or custom tag, and records an error if it has
-// one. Volume files need none of these. An alias can hide the origin of a value, and can make a
-// small file expand to a huge one.
+// plain returns true if a node has no anchor, alias or custom tag. Otherwise it records an error
+// and returns false. Volume files need none of these features. An alias can hide the origin of a
+// value, and can make a small file expand to a huge one.
 func (d *decoder) plain(n *yaml.Node) bool {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		d.fail(n, noAnchors)
@@ -58,8 +58,9 @@ func (d *decoder) plain(n *yaml.Node) bool {
 	return true
 }
 
-// mapping reads each field of n with its function in known. The second argument is the name of the
-// mapping in error messages. A field with the value null counts as omitted.
+// mapping reads a mapping. For each field, it calls the function that known has for the field's
+// name. The second argument is the name of the mapping in error messages. A field with the value
+// null counts as omitted.
 func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
 	return d.pairs(n, what, func(key, value *yaml.Node) {
 		read, ok := known[key.Value]
@@ -74,8 +75,8 @@ func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
 	})
 }
 
-// some is like mapping, but ignores unknown fields. It reads files that other programs wrote,
-// because their fields differ between versions.
+// some is like mapping, but ignores unknown fields. It is for the files of other programs, whose
+// fields vary between versions.
 func (d *decoder) some(n *yaml.Node, what string, known fields) bool {
 	return d.pairs(n, what, func(key, value *yaml.Node) {
 		if read, ok := known[key.Value]; ok && !isNull(value) && d.plain(value) {
@@ -84,8 +85,8 @@ func (d *decoder) some(n *yaml.Node, what string, known fields) bool {
 	})
 }
 
-// pairs calls each for every key of a mapping with its value. It reports keys that are not texts,
-// and repeated keys.
+// pairs calls each for every key and value of a mapping. It reports an error for a key that is not
+// a text, and for a repeated key.
 func (d *decoder) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node)) bool {
 	if !d.plain(n) {
 		return false
@@ -151,7 +152,7 @@ func (d *decoder) text(n *yaml.Node, what string) string {
 	return n.Value
 }
 
-// texts reads a mapping of texts to texts, such as parameters. Values may be empty. Error messages
+// texts reads a mapping of names to texts, such as parameters. Values may be empty. Error messages
 // never repeat a value.
 func (d *decoder) texts(n *yaml.Node, what string) map[string]string {
 	out := map[string]string{}
@@ -193,12 +194,12 @@ var (
 	yamlAnchor = regexp.MustCompile(`^unknown anchor '.*' referenced$`)
 )
 
-// syntax records an error of the YAML parser. It replaces the one parser message that repeats the
-// input. Such a message could reveal a password: the parser reads a text that starts with "*" as an
-// alias.
+// syntax records an error of the YAML parser. It replaces the only message in which the parser
+// repeats its input, because the input could be a password. The parser writes this message for a
+// text that starts with "*", which it reads as an alias.
 func (d *decoder) syntax(err error) {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
-	line := 0 // the default is the first line
+	line := 0 // used if the message contains no line number
 
 	if m := yamlLine.FindStringSubmatch(message); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
@@ -218,8 +219,8 @@ func (d *decoder) syntax(err error) {
 	d.failAt(min(line, d.lines), 1, "%s", message)
 }
 
-// countsFromZero recognizes the messages of the YAML parser's second stage. In these messages the
-// first line of a file is line 0, or the line is missing.
+// countsFromZero recognizes the messages of the YAML parser's second stage. In these messages, line
+// numbers are counted from 0, or the number of the first line is missing.
 func countsFromZero(message string) bool {
 	rest, ok := strings.CutPrefix(message, "did not find expected ")
 	if !ok {

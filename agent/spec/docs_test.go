@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// TestDocumentedFilesParse checks that Parse accepts the volume files in the documentation
-// unchanged.
+// TestDocumentedFilesParse checks that Parse accepts every volume file that the documentation
+// shows.
 func TestDocumentedFilesParse(t *testing.T) {
 	var text []byte
 	for _, page := range []string{"volume-files.md", "from-swarm.md"} {
@@ -24,7 +24,7 @@ func TestDocumentedFilesParse(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?s)```(yaml|hcl|json)\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		format, file := m[1], m[2]
 		if !strings.HasPrefix(file, "id") && !strings.Contains(file, "\nexternal_id:") {
-			continue // a part of a file, or a plugin file
+			continue // the example is incomplete, or is a plugin file
 		}
 		tried[format]++
 		if _, err := spec.Parse("docs."+format, []byte(file)); err != nil {

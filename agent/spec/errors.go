@@ -8,8 +8,8 @@ import (
 // Error is one mistake in a volume file. Its message never repeats the value of a secret.
 type Error struct {
 	File    string
-	Line    int // from 1
-	Column  int // from 1, in characters; 1 if only the line is known
+	Line    int // counted from 1
+	Column  int // counted from 1, in characters; 1 if only the line is known
 	Message string
 }
 

@@ -1,6 +1,6 @@
 package spec
 
-import _ "embed" // for the examples below
+import _ "embed"
 
 //go:embed example.yaml
 var example string
@@ -8,12 +8,12 @@ var example string
 //go:embed example.hcl
 var exampleHCL string
 
-// Example returns a commented volume file that Parse accepts. The bundled plugin can create its
-// volume unchanged.
+// Example returns a volume file with comments. Parse accepts the file, and the bundled plugin can
+// create the volume in it.
 func Example() string { return example }
 
-// ExampleIn returns the example in a format. JSON has no comments, so the example in JSON lacks the
-// fields that the other examples show in comments.
+// ExampleIn returns the example in the given format. The YAML and HCL examples show optional fields
+// in comments. JSON has no comments, so the JSON example lacks these fields.
 func ExampleIn(format string) (string, error) {
 	switch format {
 	case FormatHCL:

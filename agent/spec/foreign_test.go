@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// pv is a PersistentVolume as kubectl prints it.
+// pv is a PersistentVolume in the format in which kubectl prints it.
 const pv = `apiVersion: v1
 kind: PersistentVolume
 metadata:

@@ -33,9 +33,9 @@ func Ending(name string) string {
 	return ""
 }
 
-// formatOf returns the format of a file. If the ending of the name is unknown, as for stdin,
-// formatOf examines the content. HCL begins with "name =" or "name {", which no volume in YAML or
-// JSON does. JSON counts as YAML.
+// formatOf returns the format of a file. If the name has no known ending, as for stdin, formatOf
+// examines the content. HCL starts with "name =" or "name {", and a volume in YAML or JSON never
+// does. formatOf returns YAML for JSON, because the YAML parser also reads JSON.
 func formatOf(name string, data []byte) string {
 	if f := Ending(name); f != "" {
 		return f
@@ -72,8 +72,8 @@ func afterComments(data []byte) []byte {
 	}
 }
 
-// jsonValue is one of several JSON values in a file. The field line counts the lines before the
-// value. The field column counts the characters before it in its first line.
+// jsonValue is one of several JSON values in a file. Its line and column are the position in the
+// file at which the value starts, both counted from 0.
 type jsonValue struct {
 	text         []byte
 	line, column int
@@ -84,7 +84,8 @@ type jsonValue struct {
 func jsonValues(data []byte) []jsonValue {
 	var values []jsonValue
 	dec := json.NewDecoder(bytes.NewReader(data))
-	seen, line, begin := 0, 0, 0 // line counts the lines up to seen; the last of them starts at begin
+	// The offset seen is in the line with the number line, which starts at the offset begin.
+	seen, line, begin := 0, 0, 0
 	for dec.More() {
 		var raw json.RawMessage
 		if dec.Decode(&raw) != nil {
@@ -102,7 +103,8 @@ func jsonValues(data []byte) []jsonValue {
 	return values
 }
 
-// shift adds the position of a text within its file to the positions of the text's nodes.
+// shift converts the position of a node, and of all nodes below it, from a position in a text to a
+// position in the file. The text starts at the given line and column of the file.
 func shift(n *yaml.Node, line, column int) {
 	if line == 0 && column == 0 {
 		return

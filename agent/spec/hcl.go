@@ -16,9 +16,10 @@ const maxDepth = 32
 // Several blocks with one of the names in [repeated] become a list of mappings.
 //
 // Nomad reads volume specifications by the rules of HCL 1. Names in blocks may have quotes or
-// contain dots. A block may end on the line that opens it, with any content. Blocks and attributes
-// are interchangeable. The grammar of HCL 2 refuses all of this, so hclParser only uses the lexer
-// of HCL 2. It ignores the lexer's error messages, because they may repeat a secret.
+// contain dots. A block with several fields may be written on one line. A block and an attribute
+// with an object as its value mean the same. The grammar of HCL 2 allows none of these, so
+// hclParser uses only the lexer of HCL 2. It ignores the lexer's error messages, because they may
+// repeat a secret.
 type hclParser struct {
 	d      *decoder
 	tokens hclsyntax.Tokens // the remaining tokens without comments; the last is the end of the file
@@ -74,8 +75,8 @@ func (p *hclParser) skip(types ...hclsyntax.TokenType) {
 	}
 }
 
-// fail records the first mistake and stops the parser. The position of any later mistake would be
-// uncertain.
+// fail records the first mistake and stops the parser, because later error positions could be
+// wrong.
 func (p *hclParser) fail(at hclsyntax.Token, format string, args ...any) {
 	if !p.failed {
 		p.d.failAt(at.Range.Start.Line, at.Range.Start.Column, format, args...)
@@ -87,7 +88,8 @@ func node(at hclsyntax.Token, kind yaml.Kind, tag, value string) *yaml.Node {
 	return &yaml.Node{Kind: kind, Tag: tag, Value: value, Line: at.Range.Start.Line, Column: at.Range.Start.Column}
 }
 
-// object parses names with their values until it reaches the token end. It also removes that token.
+// object parses pairs of names and values up to the token end, and removes that token from the
+// input.
 func (p *hclParser) object(open hclsyntax.Token, end hclsyntax.TokenType, depth int) *yaml.Node {
 	n := node(open, yaml.MappingNode, "!!map", "")
 	for {
@@ -117,8 +119,8 @@ func (p *hclParser) object(open hclsyntax.Token, end hclsyntax.TokenType, depth 
 	}
 }
 
-// add adds a field to a mapping. If the name is in [repeated], add collects several blocks in a
-// list.
+// add adds a field to a mapping. If the same block occurs again and its name is in [repeated], add
+// collects the blocks in a list.
 func add(n, key, value *yaml.Node) {
 	if value.Kind == yaml.MappingNode && slices.Contains(repeated, key.Value) {
 		for i := 0; i < len(n.Content); i += 2 {
@@ -135,7 +137,7 @@ func add(n, key, value *yaml.Node) {
 				return
 			}
 
-			break // the decoder reports the duplicate
+			break // the decoder will report the duplicate field
 		}
 	}
 
@@ -165,7 +167,7 @@ func (p *hclParser) key(t, open hclsyntax.Token) *yaml.Node {
 	return nil
 }
 
-// setting parses the text after a name: "=" and a value, or a block.
+// setting parses the text after a name: either "=" and a value, or a block.
 func (p *hclParser) setting(key *yaml.Node, depth int) *yaml.Node {
 	t := p.next()
 	switch t.Type {
@@ -188,8 +190,7 @@ func (p *hclParser) setting(key *yaml.Node, depth int) *yaml.Node {
 	return nil
 }
 
-// afterLabel skips a possible block label, which begins with t, and returns the type of the next
-// token.
+// afterLabel skips a block label if the token t begins one. It returns the type of the next token.
 func (p *hclParser) afterLabel(t hclsyntax.Token) hclsyntax.TokenType {
 	if t.Type == hclsyntax.TokenOQuote {
 		p.skip(hclsyntax.TokenQuotedLit)
@@ -224,8 +225,8 @@ func (p *hclParser) value(t hclsyntax.Token, depth int) *yaml.Node {
 	return nil
 }
 
-// word parses the words true, false and null. Its error messages repeat no other word, because the
-// word may be a secret without quotes.
+// word parses the words true, false and null. The error message for any other word does not repeat
+// the word, because it may be a secret without quotes.
 func (p *hclParser) word(t hclsyntax.Token) *yaml.Node {
 	switch word := string(t.Bytes); {
 	case p.peek().Type == hclsyntax.TokenOParen:

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// nomadSpec is a volume specification that uses all syntax of Nomad's own examples. It has blocks
-// on one line, names in quotes, commas, and attributes instead of blocks.
+// nomadSpec is a volume specification with all the syntax of Nomad's own examples: blocks on one
+// line, names in quotes, commas, and attributes instead of blocks.
 const nomadSpec = `
 # as nomad volume init writes it
 id        = "ebs_prod_db1"
@@ -98,8 +98,8 @@ func TestParseHCL(t *testing.T) {
 	}
 }
 
-// TestFormatByContent checks that formatOf recognizes HCL and YAML by the content if the file's
-// ending is unknown.
+// TestFormatByContent checks that formatOf recognizes HCL and YAML by their content if the file
+// name has no known ending.
 func TestFormatByContent(t *testing.T) {
 	for file, isHCL := range map[string]bool{
 		"id = \"a\"\nplugin_id = \"p\"":                         true,
@@ -127,7 +127,8 @@ func TestFormatByContent(t *testing.T) {
 	}
 }
 
-// told returns the text of an error, with the same file name for all files.
+// told returns the text of an error. It replaces the file name, so that the errors for two files
+// can be compared.
 func told(err error) string {
 	if err == nil {
 		return ""
@@ -135,7 +136,7 @@ func told(err error) string {
 	return strings.ReplaceAll(err.Error(), "stdin:", "x.hcl:")
 }
 
-// TestParseNomadSpecificationInJSON checks that Parse reads JSON that was written for Nomad, with
+// TestParseNomadSpecificationInJSON checks that Parse reads JSON files for Nomad, which contain
 // lists instead of blocks.
 func TestParseNomadSpecificationInJSON(t *testing.T) {
 	check(t, `{
@@ -207,8 +208,8 @@ func TestHCLMistakes(t *testing.T) {
 	}
 }
 
-// TestHCLNeverRepeatsASecret checks that no error contains a secret's value, even if the text
-// around it is wrong.
+// TestHCLNeverRepeatsASecret checks that no error message contains a secret's value, even if the
+// syntax around the secret is wrong.
 func TestHCLNeverRepeatsASecret(t *testing.T) {
 	const begin = "id = \"a\"\nplugin_id = \"p\"\n"
 	for _, secrets := range []string{

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// unexpected records an error for a token at a place where the grammar requires want. The message
-// describes only the kind of the token, because the token may be part of a secret.
+// unexpected records an error for a token where the grammar requires want. The message describes
+// only the kind of the token, because the token may be part of a secret.
 func (p *hclParser) unexpected(t, open hclsyntax.Token, want string) {
 	switch t.Type {
 	case hclsyntax.TokenEOF:
@@ -40,8 +40,8 @@ func (p *hclParser) unexpected(t, open hclsyntax.Token, want string) {
 	}
 }
 
-// quoted reads a text in quotes; the opening quote has already been read. It decodes the escapes
-// itself. The HCL parser would also normalize Unicode characters, but an external id must not
+// quoted reads the rest of a quoted text after the opening quote. It decodes the escapes itself,
+// because the HCL parser would also normalize Unicode characters, and an external id must not
 // change.
 func (p *hclParser) quoted(open hclsyntax.Token) *yaml.Node {
 	var b strings.Builder
@@ -113,8 +113,8 @@ func unescape(b *strings.Builder, s string) bool {
 
 var escapes = map[byte]byte{'n': '\n', 'r': '\r', 't': '\t', '"': '"', '\\': '\\'}
 
-// heredoc reads a heredoc, a text of several lines; the opening token has already been read. With
-// "<<-", it removes the indent that all lines share.
+// heredoc reads the rest of a heredoc after the opening token. If the heredoc starts with "<<-", it
+// removes the common indent of all lines.
 func (p *hclParser) heredoc(open hclsyntax.Token) *yaml.Node {
 	var b strings.Builder
 	for {
@@ -137,7 +137,7 @@ func (p *hclParser) heredoc(open hclsyntax.Token) *yaml.Node {
 	}
 }
 
-// flush removes the indent that all lines share.
+// flush removes the common indent of all lines.
 func flush(text string) string {
 	least := len(text)
 	for line := range strings.Lines(text) {

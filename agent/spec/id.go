@@ -15,8 +15,8 @@ const MaxID = 128
 
 var pluginID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
 
-// CheckVolumeID returns an error if a text is not a valid volume id. An id has 1 to 128 bytes of
-// printable text without "/". It is neither "." nor "..".
+// CheckVolumeID returns an error if a text is not a valid volume id. A valid id has 1 to 128 bytes
+// of printable text without "/", and is neither "." nor "..".
 func CheckVolumeID(id string) error { return checkID("volume id", id) }
 
 // CheckAlloc returns an error if a text is not a valid alloc id. The rules are the same as for
@@ -27,8 +27,8 @@ func CheckAlloc(id string) error { return checkID("alloc", id) }
 // as for volume ids.
 func CheckSnapshotName(name string) error { return checkID("snapshot name", name) }
 
-// CheckPluginID returns an error if a text is not a valid plugin id. An id has 1 to 48 letters,
-// digits, ".", "_" and "-". It is neither "." nor "..".
+// CheckPluginID returns an error if a text is not a valid plugin id. A valid id has 1 to 48
+// letters, digits, ".", "_" and "-", and is neither "." nor "..".
 func CheckPluginID(id string) error {
 	switch {
 	case id == "":

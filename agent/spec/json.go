@@ -8,9 +8,9 @@ import (
 	"unicode/utf16"
 )
 
-// fromJSON prepares a JSON file for the YAML parser. That parser does not support two of JSON's
-// escapes, "\/" and surrogate pairs, so fromJSON replaces them. Line numbers stay the same.
-// fromJSON returns a text that is not JSON unchanged.
+// fromJSON prepares a JSON file for the YAML parser. The YAML parser does not support the JSON
+// escapes "\/" and surrogate pairs, so fromJSON replaces them. It keeps the line numbers. A text
+// that is not JSON stays unchanged.
 func fromJSON(data []byte) []byte {
 	if !bytes.ContainsRune(data, '\\') || !json.Valid(data) {
 		return data
@@ -43,7 +43,7 @@ func fromJSON(data []byte) []byte {
 	return out
 }
 
-// escaped decodes the escape "\uXXXX" at index i. It returns 0 if there is no such escape.
+// escaped decodes the escape "\uXXXX" at index i. It returns 0 if there is no such escape at i.
 func escaped(data []byte, i int) rune {
 	if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
 		return 0

@@ -13,8 +13,8 @@ import (
 // kubernetesDecoder decodes PersistentVolumes of Kubernetes.
 type kubernetesDecoder struct{ volumeDecoder }
 
-// kubernetes decodes a Kubernetes object: a PersistentVolume, or a list of PersistentVolumes as
-// kubectl prints it.
+// kubernetes decodes a Kubernetes object, as kubectl prints it: a PersistentVolume, or a list of
+// PersistentVolumes.
 func (d kubernetesDecoder) kubernetes(n *yaml.Node) {
 	kindOf := ""
 	var items *yaml.Node
@@ -48,12 +48,12 @@ type persistentVolume struct {
 	affinity                  bool
 	spec                      api.VolumeSpec
 	csi                       *yaml.Node
-	secrets                   []string // "nodeStageSecretRef (ns/name)"
+	secrets                   []string // entries such as "nodeStageSecretRef (ns/name)"
 	otherSources              []string
 }
 
-// persistentVolume decodes a PersistentVolume with a csi source. It ignores fields that only matter
-// to the cluster. It adds a warning for each field that changes the use of the volume on this host.
+// persistentVolume decodes a PersistentVolume with a csi source. It ignores fields that matter only
+// to the cluster. It adds a warning for each field that affects the use of the volume on this host.
 // It also warns if the cluster can still change or delete the volume.
 func (d kubernetesDecoder) persistentVolume(n *yaml.Node) located {
 	var v persistentVolume
@@ -142,7 +142,7 @@ func (d kubernetesDecoder) pvSource(n *yaml.Node, v *persistentVolume) {
 		"volumeAttributes": func(n *yaml.Node) { v.spec.Context = d.texts(n, "volumeAttributes") },
 		"readOnly":         func(n *yaml.Node) { v.readOnly = d.truth(n, "readOnly") },
 		"fsType": func(n *yaml.Node) {
-			if n.Value != "" { // empty means the driver's default
+			if n.Value != "" { // an empty type selects the driver's default
 				v.options().FSType = d.text(n, "fsType")
 			}
 		},
@@ -195,8 +195,8 @@ func (d kubernetesDecoder) quantity(n *yaml.Node) int64 {
 	return size
 }
 
-// pvAccess maps the access modes of Kubernetes to those of the agent. The mode reading applies if
-// csi.readOnly is set, and the mode writing otherwise.
+// pvAccess maps each Kubernetes access mode to two access modes of the agent: reading applies if
+// csi.readOnly is set, and writing applies otherwise.
 var pvAccess = map[string]struct{ writing, reading string }{
 	"ReadWriteOnce":    {"single-node-writer", "single-node-reader-only"},
 	"ReadWriteOncePod": {"single-node-single-writer", "single-node-reader-only"},
@@ -234,7 +234,7 @@ func (d kubernetesDecoder) pvCapabilities(v *persistentVolume) []api.Capability 
 	return caps
 }
 
-// warnings returns the tasks for the operator before a claim of the volume on this host.
+// warnings returns warnings for the operator about the volume.
 func (v *persistentVolume) warnings() []string {
 	user := "its users"
 	if v.claimName != "" {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Near returns up to five candidates that a user may have meant by word, the nearest first. A
-// candidate matches if it differs by at most two typing mistakes (one in short words). It also
-// matches if one of the words begins with the other.
+// Near returns up to five candidates that a user may have meant by word, with the nearest first. A
+// candidate matches if it differs from word by at most two typing mistakes, or by one in a short
+// word. It also matches if it begins with word, or word begins with it.
 func Near(word string, candidates []string) []string {
 	type scored struct {
 		name string
@@ -55,9 +55,9 @@ func allowed(length int) int {
 	return 2
 }
 
-// distance counts the changes that convert a to b. A change inserts, deletes or replaces a
-// character, or swaps two adjacent ones. Texts that are much longer than an id are not compared,
-// and get a large distance.
+// distance counts the single edits that convert a to b. An edit inserts, deletes or replaces a
+// character, or swaps two adjacent characters. If a text is much longer than an id, distance
+// returns a large number without a comparison.
 func distance(a, b []rune) int {
 	if len(a) > 2*MaxID || len(b) > 2*MaxID {
 		return 2 * MaxID

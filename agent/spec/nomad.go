@@ -10,17 +10,17 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// redacted is the text with which Nomad replaces hidden values in its output.
+// redacted is the text that Nomad prints in place of a hidden value.
 const redacted = "[REDACTED]"
 
-// nomadVolume holds the decoded fields of Nomad's output.
+// nomadVolume holds the decoded fields of a volume in Nomad's output.
 type nomadVolume struct {
 	spec             api.VolumeSpec
 	id               *yaml.Node
 	driver           string
-	access, attached string            // the current modes
+	access, attached string            // the current access and attachment modes
 	claims           []string          // the ids of the allocations that claim the volume
-	jobs             map[string]string // the job ids, by allocation id
+	jobs             map[string]string // maps allocation ids to job ids
 	secrets          []string          // the names of the secrets
 	hidden           bool              // whether Nomad hides mount flags
 	topologies       bool
@@ -29,8 +29,8 @@ type nomadVolume struct {
 // nomadDecoder decodes volume files of Nomad.
 type nomadDecoder struct{ volumeDecoder }
 
-// nomad decodes the output of "nomad volume status -json ID", which uses the names of Nomad's API.
-// It ignores unknown fields, because the fields differ between versions of Nomad.
+// nomad decodes the output of "nomad volume status -json ID", which has the field names of Nomad's
+// API. It ignores unknown fields, because the fields vary between versions of Nomad.
 func (d nomadDecoder) nomad(n *yaml.Node) located {
 	v := nomadVolume{jobs: map[string]string{}}
 	claims := func(n *yaml.Node) {
@@ -93,7 +93,7 @@ func mentions(n *yaml.Node, name string) bool {
 	return false
 }
 
-// maybe decodes a string that may be empty.
+// maybe decodes a string that may also be empty.
 func (d nomadDecoder) maybe(n *yaml.Node, what string) string {
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" {
 		return n.Value
@@ -101,7 +101,7 @@ func (d nomadDecoder) maybe(n *yaml.Node, what string) string {
 	return d.text(n, what)
 }
 
-// bytes reads a number of bytes. The value 0 means that no number was set.
+// bytes reads a number of bytes. In Nomad's output, 0 means that no number was set.
 func (d nomadDecoder) bytes(n *yaml.Node, what string) int64 {
 	size, err := strconv.ParseInt(n.Value, 10, 64)
 	if n.Kind != yaml.ScalarNode || err != nil || size < 0 {
@@ -126,8 +126,8 @@ func (d nomadDecoder) nomadCapabilities(n *yaml.Node) []api.Capability {
 	return caps
 }
 
-// nomadModes gives a volume without capabilities one capability with the current modes. Old
-// versions of Nomad register volumes without capabilities.
+// nomadModes adds a capability with the current modes to a volume that has no capabilities. Old
+// versions of Nomad registered volumes without capabilities.
 func (d nomadDecoder) nomadModes(v *nomadVolume) {
 	if len(v.spec.Capabilities) > 0 {
 		return
@@ -187,8 +187,8 @@ func (d nomadDecoder) nomadTopology(n *yaml.Node) *api.TopologyRequest {
 	return &t
 }
 
-// nomadAlloc records the job of an allocation. Nomad's list includes allocations that have ended,
-// so the entries of the list do not count as claims.
+// nomadAlloc records which job an allocation belongs to. Nomad also lists allocations that have
+// ended, so an entry in this list is not evidence of a claim.
 func (d nomadDecoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
 	var id, job string
 	d.some(n, "an allocation", fields{
@@ -198,7 +198,7 @@ func (d nomadDecoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
 	jobs[id] = job
 }
 
-// warnings returns sentences that tell the operator what to do before the volume is claimed on this
+// warnings returns warnings that tell the operator what to do before claiming the volume on this
 // host.
 func (v *nomadVolume) warnings() []string {
 	said := "first deregister the volume in Nomad: nomad volume deregister " + shortened(v.spec.ID)

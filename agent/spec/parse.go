@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Parse reads the volumes that a file asks to create. It works like [Read], but refuses
-// descriptions of volumes that already exist in another system.
+// Parse reads a file of volumes to create. It works like [Read], but refuses descriptions of
+// volumes that already exist in another system.
 func Parse(name string, data []byte) ([]api.VolumeSpec, error) {
 	d := newDecoder(name, data)
 	for _, f := range d.read(data) {
@@ -33,9 +33,9 @@ func Parse(name string, data []byte) ([]api.VolumeSpec, error) {
 	return specs, nil
 }
 
-// Read reads all volumes of a file. The ending of the name decides the format ([formatOf]). The
-// error is an [Errors] with every mistake, each with the name of the file. If there is an error,
-// Read returns no volumes.
+// Read reads all volumes of a file. The ending of the file name decides the format, see [formatOf].
+// If the file has mistakes, Read returns no volumes, and an [Errors] that lists every mistake with
+// the name of the file.
 func Read(name string, data []byte) ([]Document, error) {
 	d := newDecoder(name, data)
 	d.read(data)
@@ -91,8 +91,8 @@ func (d *decoder) read(data []byte) []located {
 }
 
 // documents decodes all YAML documents of a text. The arguments line and column are the position of
-// the text in the file, both from 0. It stops at a syntax error, because the position of any later
-// mistake would be uncertain.
+// the text in the file, both counted from 0. It stops at the first syntax error, because later
+// error positions could be wrong.
 func (d *decoder) documents(text []byte, line, column int) {
 	dec := yaml.NewDecoder(bytes.NewReader(fromJSON(text)))
 	for {
@@ -111,8 +111,8 @@ func (d *decoder) documents(text []byte, line, column int) {
 	}
 }
 
-// document decodes one YAML document: a volume, or a list of volumes. It ignores an empty document,
-// such as the one that a trailing "---" begins.
+// document decodes one YAML document, which contains a volume or a list of volumes. It ignores an
+// empty document, for example after a "---" at the end of the file.
 func (d *decoder) document(doc *yaml.Node) {
 	if len(doc.Content) == 0 {
 		return
@@ -132,7 +132,7 @@ func (d *decoder) document(doc *yaml.Node) {
 	}
 }
 
-// entry decodes one volume, in the format that its fields indicate.
+// entry decodes one volume. The names of the fields decide the format.
 func (d *decoder) entry(n *yaml.Node) {
 	switch {
 	case given(n, "apiVersion"), given(n, "kind"):

@@ -10,13 +10,13 @@ import (
 //go:embed plugins/*.yaml
 var plugins embed.FS
 
-// generalPlugin is the name of the example that shows all keys of a plugin file, and that is for no
+// generalPlugin is the name of the example that shows all keys of a plugin file. It is not for a
 // particular driver.
 const generalPlugin = "example"
 
-// PluginExample returns a commented plugin file that an agent accepts unchanged. The file runs the
-// published image of a known driver. Without a name, PluginExample returns the file that shows all
-// keys.
+// PluginExample returns a plugin file with comments that the agent accepts. The file runs the
+// published image of the named driver. If name is empty, PluginExample returns the general example,
+// which shows all keys.
 func PluginExample(name string) (text string, ok bool) {
 	if name == "" {
 		name = generalPlugin
@@ -27,10 +27,10 @@ func PluginExample(name string) (text string, ok bool) {
 	return string(raw), err == nil
 }
 
-// PluginExamples returns the names of the drivers for which there is an example.
+// PluginExamples returns the names of the drivers that have an example.
 func PluginExamples() []string {
 	var names []string
-	files, _ := plugins.ReadDir("plugins") // the directory is part of the program
+	files, _ := plugins.ReadDir("plugins") // the directory is embedded, so ReadDir cannot fail
 	for _, f := range files {
 		if name := strings.TrimSuffix(f.Name(), path.Ext(f.Name())); name != generalPlugin {
 			names = append(names, name)

@@ -11,7 +11,7 @@ import (
 
 // volumesIn returns the volume files that the comments of a plugin file contain.
 func volumesIn(text string) (volumes []string) {
-	shows := false // whether a comment has announced a volume
+	shows := false // whether a comment has announced a volume file
 	volume := ""
 	for line := range strings.Lines(text) {
 		indented, isIndented := strings.CutPrefix(line, "#   ")
@@ -27,9 +27,8 @@ func volumesIn(text string) (volumes []string) {
 	return volumes
 }
 
-// TestPluginExamples checks that each example has a summary, names an image with a tag, and shows
-// volume files that Parse accepts unchanged. The package agent/pluginfile checks that an agent
-// accepts the examples.
+// TestPluginExamples checks that each example has a summary, an image with a tag, and volume files
+// that Parse accepts. The tests of agent/pluginfile check that the agent accepts the plugin file.
 func TestPluginExamples(t *testing.T) {
 	names := spec.PluginExamples()
 	for _, name := range []string{"nfs", "ebs", "s3", "cephfs", "rbd", "hostpath"} {

@@ -10,15 +10,16 @@ import (
 
 var quantityForm = regexp.MustCompile(`^\+?([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?$`)
 
-// The units of Kubernetes, with the exponents of their factors. The base is 2 for the binary units,
-// and 10 for the decimal units.
+// The units of Kubernetes and their exponents. The base is 2 for binary units and 10 for decimal
+// units.
 var (
 	quantityBinary  = map[string]uint{"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 	quantityDecimal = map[string]int{"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 )
 
-// parseQuantity parses a quantity in the format of Kubernetes ("10Gi", "1.5G", "1e9"). It returns
-// bytes, from 1 to 2^63-1. It rounds fractions of a byte up, like Kubernetes.
+// parseQuantity parses a Kubernetes quantity, such as "10Gi", "1.5G" or "1e9", into a number of
+// bytes. The result is in the range from 1 to 2^63-1. parseQuantity rounds a fraction of a byte up,
+// as Kubernetes does.
 func parseQuantity(s string) (int64, error) {
 	m := quantityForm.FindStringSubmatch(s)
 	if m == nil {

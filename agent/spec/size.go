@@ -29,9 +29,9 @@ var units = []struct {
 
 var sizeForm = regexp.MustCompile(`^([0-9]{1,19}(?:\.[0-9]{1,12})?) ?([A-Za-z]*)$`)
 
-// ParseSize parses a size such as "10GiB" or "1.5 TB". It returns bytes, from 1 to 2^63-1. A unit
-// is required, because "10" means bytes to one reader and gigabytes to another. A fraction is
-// allowed if the result is a whole number of bytes.
+// ParseSize parses a size such as "10GiB" or "1.5 TB" into a number of bytes. The result is in the
+// range from 1 to 2^63-1. A unit is required, because some readers take "10" for bytes and others
+// for gigabytes. A fraction is allowed if the result is a whole number of bytes.
 func ParseSize(s string) (int64, error) {
 	m := sizeForm.FindStringSubmatch(s)
 	if m == nil {

@@ -2,15 +2,16 @@
 // converts them to [api.VolumeSpec] values, and reports every mistake with its file, line and
 // column. It also writes such files.
 //
-// A file is in YAML, JSON or HCL. The YAML parser also reads JSON, so that mistakes in JSON have a
-// line, too. HCL files have the form of Nomad's volume specification. YAML and JSON files may also
-// contain volumes in foreign formats: PersistentVolumes of Kubernetes, and the output of "nomad
-// volume status -json". A YAML or JSON file contains one volume, several documents, or a list. An
-// HCL file contains one volume. All formats become the same tree, which one decoder reads.
+// A file is in YAML, JSON or HCL. The YAML parser also reads JSON, so errors about JSON have a line
+// number, too. HCL files have the form of Nomad's volume specification. YAML and JSON files may
+// also contain volumes in foreign formats: PersistentVolumes of Kubernetes, and the output of
+// "nomad volume status -json". A YAML or JSON file contains one volume, several documents, or a
+// list. An HCL file contains one volume. The parsers of all formats produce the same kind of tree,
+// which a single decoder reads.
 //
 // The decoder is strict: an unknown field, a value of a wrong type and an anchor are errors. If the
-// decoder ignored a wrong field, the user would notice the mistake only when data is in the wrong
-// place.
+// decoder ignored an unknown field, the user might notice the mistake only after data was written
+// to the wrong place.
 package spec
 
 import (
@@ -22,34 +23,34 @@ import (
 // MaxFileSize is the maximum size of a volume file, in bytes.
 const MaxFileSize = 1 << 20
 
-// Origin is the system in whose format a document describes a volume.
+// Origin is the system whose format a document uses.
 type Origin string
 
-// These are the origins. The zero value stands for a volume file in the agent's own format or in
-// the format of Nomad's volume specification.
+// These are the origins. The zero value means the agent's own format, or the format of Nomad's
+// volume specification.
 const (
 	Own        Origin = ""
 	Kubernetes Origin = "Kubernetes" // a PersistentVolume
 	Nomad      Origin = "Nomad"      // the output of nomad volume status -json
 )
 
-// Document describes one of the volumes in a file.
+// Document describes one volume of a file.
 type Document struct {
 	Spec api.VolumeSpec
 
-	// Line is the line of the volume's id, from 1.
+	// Line is the line of the volume's id, counted from 1.
 	Line int
 	From Origin
 
-	// Driver is the CSI driver that the document names, or empty. A PersistentVolume names a driver
+	// Driver is the CSI driver in the document, or empty. A PersistentVolume specifies a driver
 	// instead of a plugin.
 	Driver string
 
-	// FlagsHidden is set if the document hides mount flags.
+	// FlagsHidden is set if the volume has mount flags that the document does not show.
 	FlagsHidden bool
 
-	// Warnings tell the operator what to do before the volume is claimed on this host, one sentence
-	// each.
+	// Warnings tell the operator what to do before claiming the volume on this host. Each warning
+	// is one sentence.
 	Warnings []string
 }
 
@@ -63,7 +64,7 @@ func (o Origin) article() string {
 	return "a volume"
 }
 
-// located is a decoded volume with the YAML node of its id.
+// located is a decoded volume together with the YAML node of its id.
 type located struct {
 	Document
 

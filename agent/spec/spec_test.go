@@ -91,7 +91,8 @@ func TestExampleParses(t *testing.T) {
 	check(t, spec.Example(), []api.VolumeSpec{{ID: "data", PluginID: "local", CapacityMin: 1 << 30, Capabilities: defaults}})
 }
 
-// TestExampleParsesUncommented checks that the commented-out lines of the example are correct, too.
+// TestExampleParsesUncommented checks that Parse also accepts the example if its commented-out
+// fields are made active.
 func TestExampleParsesUncommented(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(spec.Example()) {
@@ -206,8 +207,8 @@ func TestParseSecret(t *testing.T) {
 	}
 }
 
-// TestParseNeverRepeatsASecret checks that Parse refuses an invalid secret at any place, and that
-// no error contains the secret.
+// TestParseNeverRepeatsASecret checks that Parse refuses an invalid secret in any field, and that
+// no error message contains the secret.
 func TestParseNeverRepeatsASecret(t *testing.T) {
 	const refusal = "a secret is a text, in quotes"
 	for _, tt := range []struct{ name, secrets, want string }{
@@ -302,8 +303,8 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that Parse returns for any file, that its specs satisfy the rules for ids and
-// modes, and that its errors have a position.
+// FuzzParse checks that Parse returns for any input, that each returned spec satisfies the rules
+// for ids and modes, and that each error has a position.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		spec.Example(),

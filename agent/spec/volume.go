@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// The modes of a volume whose file specifies no modes.
+// The default modes of a volume, for a file that specifies none.
 const (
 	DefaultAccessMode     = "single-node-writer"
 	DefaultAttachmentMode = "file-system"
@@ -26,11 +26,11 @@ func AccessModes() []string {
 // AttachmentModes lists the attachment modes.
 func AttachmentModes() []string { return []string{DefaultAttachmentMode, "block-device"} }
 
-// places holds the nodes of the fields that together checks against each other.
+// places holds the YAML nodes of the fields that the method together compares with each other.
 type places struct{ id, snapshot, clone, smallest, largest, capabilities, capability *yaml.Node }
 
-// only returns the single mapping of a list, or n itself if n is no such list. JSON that was
-// written for Nomad uses such a list instead of a block.
+// only returns the element of a list if the list contains exactly one mapping. It returns any other
+// node unchanged. JSON files for Nomad contain such a list where HCL files contain a block.
 func only(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.SequenceNode && len(n.Content) == 1 && n.Content[0].Kind == yaml.MappingNode {
 		return n.Content[0]
@@ -38,7 +38,7 @@ func only(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// listed puts a single block into a list. It returns other nodes unchanged.
+// listed returns a list that contains the mapping n. If n is not a mapping, listed returns n.
 func listed(n *yaml.Node) *yaml.Node {
 	if n.Kind != yaml.MappingNode {
 		return n
@@ -46,7 +46,7 @@ func listed(n *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Line: n.Line, Column: n.Column, Content: []*yaml.Node{n}}
 }
 
-// volumeDecoder decodes volume files in the format of this project.
+// volumeDecoder decodes volume files in the agent's own format.
 type volumeDecoder struct{ *decoder }
 
 // volume decodes one volume.
@@ -72,8 +72,8 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 		"context":          func(n *yaml.Node) { s.Context = d.texts(only(n), "context") },
 		"secrets":          func(n *yaml.Node) { s.Secrets = d.secrets(only(n)) },
 		"reclaim":          func(n *yaml.Node) { s.Reclaim = d.oneOf(n, "reclaim", []string{"retain", "delete"}) },
-		// These fields occur in files for Nomad. The name capability is Nomad's name for
-		// capabilities. The fields namespace and type are checked but not used.
+		// These fields occur only in files for Nomad. The field capability is Nomad's name for
+		// capabilities. The decoder checks the fields namespace and type, but does not use them.
 		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },
 		"namespace":  func(n *yaml.Node) { d.text(n, "namespace") },
 		"type":       func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },
@@ -96,7 +96,7 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 	return located{Document: Document{Spec: s}, at: at.id}
 }
 
-// together checks fields whose values depend on each other.
+// together reports missing required fields, and fields with values that contradict each other.
 func (d volumeDecoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 	for _, name := range []string{"id", "plugin_id"} {
 		if !given(n, name) {
@@ -121,7 +121,8 @@ func (d volumeDecoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 	}
 }
 
-// checked reads a text, and records the error that check returns for it.
+// checked reads a text and validates it with the function check. It records an error if the text is
+// not valid.
 func (d volumeDecoder) checked(n *yaml.Node, what string, check func(string) error) string {
 	before := len(d.errs)
 	s := d.text(n, what)
@@ -185,9 +186,8 @@ func (d volumeDecoder) mountOptions(n *yaml.Node) *api.MountOptions {
 	return &o
 }
 
-// block returns the value of a mapping's only field. The field must have the given name, and its
-// value must be a block or a list of blocks. Otherwise the mapping is a topology segment, and block
-// returns nil.
+// block returns the value of a mapping whose only field has the given name, if the value is a block
+// or a list of blocks. Otherwise the mapping is a topology segment, and block returns nil.
 func block(n *yaml.Node, name string) *yaml.Node {
 	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Content[0].Value != name || n.Content[1].Kind == yaml.ScalarNode {
 		return nil
@@ -195,7 +195,7 @@ func block(n *yaml.Node, name string) *yaml.Node {
 	return n.Content[1]
 }
 
-// segments reads a topology in the form of Nomad's specification.
+// segments reads a topology in the form of Nomad's volume specification.
 func (d volumeDecoder) segments(n *yaml.Node, into *[]map[string]string) {
 	d.mapping(n, "topology", fields{
 		"segments": func(n *yaml.Node) { *into = append(*into, d.texts(only(n), "segments")) },
@@ -224,7 +224,7 @@ func (d volumeDecoder) topology(n *yaml.Node) *api.TopologyRequest {
 	return &t
 }
 
-// noSecret is the error message for every value that is neither a text nor a reference.
+// noSecret is the error message for a secret that is neither a text nor a reference.
 const noSecret = "a secret is a text, in quotes if it looks like another type, or one of {file: PATH}, {credential: NAME}, {env: NAME}, {sealed: true}"
 
 func (d volumeDecoder) secrets(n *yaml.Node) map[string]api.Secret {
@@ -235,8 +235,8 @@ func (d volumeDecoder) secrets(n *yaml.Node) map[string]api.Secret {
 	return out
 }
 
-// secret reads the value of a secret, or the reference to it. No error message repeats any part of
-// the node, because the user may have put the secret's value in the wrong place.
+// secret reads a secret, which is either a value or a reference to one. No error message repeats
+// any part of the node, because the user may have written the secret's value in the wrong place.
 func (d volumeDecoder) secret(n *yaml.Node) api.Secret {
 	var s api.Secret
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 {

@@ -7,7 +7,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kind describes the type of a node for an error message. It never contains the node's value.
+// kind describes the type of a node for an error message. The description never contains the node's
+// value.
 func kind(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -34,7 +35,7 @@ func kind(n *yaml.Node) string {
 	return "something else"
 }
 
-// in returns the part of an error message that names the place of a mistake, such as " in
+// in returns the end of an error message, which names the place of the mistake, such as " in
 // metadata". It returns "" for "a volume", because " in a volume" would not help the user.
 func in(what string) string {
 	if what == "a volume" {
@@ -43,7 +44,8 @@ func in(what string) string {
 	return " in " + what
 }
 
-// meant returns the part of an error message that suggests the nearest candidate, or "".
+// meant returns a suggestion with the candidate nearest to word, for the end of an error message.
+// It returns "" if no candidate is similar.
 func meant(word string, candidates []string) string {
 	near := Near(word, candidates)
 	if len(near) == 0 {

@@ -16,9 +16,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Write writes volumes as a file that [Parse] can read. An HCL file contains one volume, and files
-// in the other formats contain any number. In JSON, a single volume is an object, and several
-// volumes are a list.
+// Write returns the text of a volume file that [Parse] can read. An HCL file can contain only one
+// volume. In JSON, a single volume becomes an object, and several volumes become a list.
 func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 	trees := make([]*yaml.Node, len(specs))
 	for i, s := range specs {
@@ -44,7 +43,8 @@ func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 	return nil, fmt.Errorf("unknown format %q of volume files", format)
 }
 
-// tree converts a volume to the fields of a file, in the order of the documentation.
+// tree converts a volume to a tree with the fields of a volume file, in the order of the
+// documentation.
 func tree(s api.VolumeSpec) (*yaml.Node, error) {
 	n := mappingNode()
 	text := func(name, value string) {
@@ -120,8 +120,8 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 func mappingNode() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} }
 func listNode() *yaml.Node    { return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"} }
 
-// textNode returns a node for a text. If the text has characters other than printable ASCII,
-// textNode forces double quotes, so that the encoder writes escapes.
+// textNode returns a node for a text. If the text contains a character other than printable ASCII,
+// textNode chooses double quotes, so that the encoder writes escapes.
 func textNode(s string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	for _, r := range s {
@@ -173,7 +173,8 @@ func putSegments(n *yaml.Node, name string, topologies []map[string]string) {
 	put(n, name, list)
 }
 
-// secretNode returns the node for a reference to a secret. The node has the same fields as in JSON.
+// secretNode returns a node for a reference to a secret. The fields of the node have the same names
+// as in JSON.
 func secretNode(s api.Secret) (*yaml.Node, error) {
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -207,8 +208,8 @@ func secretNode(s api.Secret) (*yaml.Node, error) {
 	return n, nil
 }
 
-// FormatSize formats a number of bytes so that [ParseSize] returns the same number. It chooses the
-// unit that gives the smallest whole number.
+// FormatSize formats a number of bytes as a whole number with a unit. It chooses the unit that
+// gives the smallest number. [ParseSize] converts the text back to the same number of bytes.
 func FormatSize(size int64) string {
 	best, name := size, "B"
 	for _, u := range units {
@@ -222,7 +223,7 @@ func FormatSize(size int64) string {
 func writeYAML(trees []*yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
 	if len(trees) == 0 {
-		return nil, nil // Close of an encoder without output fails
+		return nil, nil // Close returns an error if the encoder has encoded nothing
 	}
 
 	enc := yaml.NewEncoder(&b)
@@ -251,7 +252,7 @@ func writeJSON(trees []*yaml.Node) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// jsonNode writes a node as JSON, and keeps the order of its fields.
+// jsonNode writes a node as JSON and keeps the order of the fields.
 func jsonNode(b *bytes.Buffer, n *yaml.Node) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -284,8 +285,8 @@ func jsonNode(b *bytes.Buffer, n *yaml.Node) {
 	}
 }
 
-// jsonText writes a text as JSON. It escapes the characters that are not printable, because the
-// YAML parser refuses some characters that JSON allows.
+// jsonText writes a text as a JSON string. It escapes characters that are not printable, because
+// the YAML parser refuses some characters that JSON allows.
 func jsonText(b *bytes.Buffer, s string) {
 	b.WriteByte('"')
 	for _, r := range s {

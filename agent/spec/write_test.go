@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// TestWriteReadsBack checks that Parse reads written volumes without a change, in all formats.
+// TestWriteReadsBack checks, for all formats, that Parse returns the same volumes that Write wrote.
 func TestWriteReadsBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		specs := rapid.SliceOfNDistinct(rapid.Custom(drawSpec), 1, 3, func(s api.VolumeSpec) string { return s.ID }).Draw(t, "specs")
@@ -35,7 +35,7 @@ func TestWriteReadsBack(t *testing.T) {
 	})
 }
 
-// drawSpec draws a random spec that Parse may return.
+// drawSpec returns a random spec of the kind that Parse can return.
 func drawSpec(t *rapid.T) api.VolumeSpec {
 	text := rapid.OneOf(
 		rapid.SampledFrom([]string{"a", "yes", "5", "1e3", "~", "null", "a: b", "#x", "${x}", "%{y}", "$${", "$", "\\", "\"", "'", "a\nb", "\tx ", "- a", "[a", "{a}", "é", "e\u0301", "\u2028", "😀", "\u0000", "\u0085", "\ufeff", "2020-01-01", "0x1", "*a", "&a", "!a", "<<", "=", "id = \"a\"", "a {"}),
@@ -88,7 +88,7 @@ func drawSpec(t *rapid.T) api.VolumeSpec {
 	return normal(s)
 }
 
-// normal returns a spec in the form that Parse returns, with nil instead of empty maps and lists.
+// normal converts a spec to the form that Parse returns, with nil for empty maps and lists.
 func normal(s api.VolumeSpec) api.VolumeSpec {
 	for _, m := range []*map[string]string{&s.Parameters, &s.Mutable, &s.Context} {
 		if len(*m) == 0 {
@@ -197,8 +197,8 @@ reclaim = "delete"
 	}
 }
 
-// TestWriteSecrets checks that a written file never contains a secret's value, but shows that the
-// agent has one.
+// TestWriteSecrets checks that a written file never contains a secret's value, but does show that
+// the agent has a value.
 func TestWriteSecrets(t *testing.T) {
 	s := api.VolumeSpec{ID: "a", PluginID: "p", Secrets: map[string]api.Secret{"key": {Sealed: true}}}
 	const comment = " # not shown: the agent keeps it while the volume is registered; after that, set it again\n"
@@ -226,7 +226,7 @@ func TestFormatSize(t *testing.T) {
 	}
 }
 
-// TestExamplesShowEveryField checks that the examples show every field, and that all of them
+// TestExamplesShowEveryField checks that each example shows every field, and that all examples
 // describe the same volume.
 func TestExamplesShowEveryField(t *testing.T) {
 	hcl, err := spec.ExampleIn(spec.FormatHCL)
@@ -268,8 +268,8 @@ func mentions(example, begin string) bool {
 	})
 }
 
-// TestExampleInHCLParsesUncommented checks that the commented-out lines of the example in HCL are
-// correct, too.
+// TestExampleInHCLParsesUncommented checks that Parse also accepts the HCL example if its
+// commented-out fields are made active.
 func TestExampleInHCLParsesUncommented(t *testing.T) {
 	text, err := spec.ExampleIn(spec.FormatHCL)
 	if err != nil {

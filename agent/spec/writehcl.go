@@ -10,9 +10,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// writeHCL writes a volume in the form of Nomad's specification. It uses only syntax that HCL 1 and
-// HCL 2 share. If a name is not an HCL identifier, a block cannot contain it, so writeHCL writes an
-// attribute instead.
+// writeHCL writes a volume in the form of Nomad's volume specification. It uses only syntax that is
+// valid in HCL 1 and HCL 2. A block cannot contain a name that is not an HCL identifier. For such a
+// name, writeHCL writes an attribute instead of a block.
 func writeHCL(volume *yaml.Node) []byte {
 	var w hclWriter
 	for i := 0; i < len(volume.Content); i += 2 {
@@ -97,7 +97,7 @@ func (w *hclWriter) field(name string, value *yaml.Node) {
 	}
 }
 
-// hclValue formats a value in one line.
+// hclValue formats a value on one line.
 func hclValue(n *yaml.Node) string {
 	var parts []string
 	switch n.Kind {
@@ -120,8 +120,8 @@ func hclValue(n *yaml.Node) string {
 	return hclQuote(n.Value)
 }
 
-// hclQuote quotes a text. It writes the start of a template ("${" or "%{") as a numeric escape. No
-// other escape for it has the same meaning in HCL 1 and HCL 2.
+// hclQuote quotes a text. It writes the start of a template ("${" or "%{") as a numeric escape,
+// because no other escape has the same meaning in HCL 1 and HCL 2.
 func hclQuote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -1,5 +1,5 @@
-// Package volumefiles registers the volumes that the files in one directory describe. It lets an
-// operator configure volumes without a command.
+// Package volumefiles registers the volumes that the files in a directory describe. With this
+// directory, an operator can configure volumes without commands.
 package volumefiles
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Options configures Files. All fields must be set.
+// Options configures a Files. All fields must be set.
 type Options struct {
 	// Dir is the directory that contains the volume files.
 	Dir string
@@ -38,43 +38,43 @@ type Options struct {
 	Log  hclog.Logger
 }
 
-// Files registers the volumes that the files in a directory describe, when the agent starts and
-// after each reload. It creates no storage. If a file is removed, its volume stays registered.
+// Files registers the volumes in the files of a directory when the agent starts and after each
+// reload. It does not create storage. When a file is removed, its volume stays registered.
 type Files struct {
 	o    Options
 	wake chan struct{}
 
 	mu      sync.Mutex
-	stale   bool // Run must read the files again
+	stale   bool // whether Run must read the files again
 	read    bool
 	found   []*filed      // the volumes of all files, in the order of the files
 	changed chan struct{} // closed when the state of a volume changes
 }
 
-// filed is one volume in a file, or a mistake in a file.
+// filed is a volume in a file, or a mistake in a file.
 type filed struct {
 	file string
-	line int // 0 for the file as a whole
+	line int // 0 for a mistake that concerns the whole file
 	spec volume.Volume
-	done bool   // the volume is registered as the file describes it
-	bad  bool   // set if the error remains until an operator changes the file
+	done bool   // whether the volume is registered with the properties in the file
+	bad  bool   // whether the error remains until an operator changes the file
 	why  error  // the reason why the volume is not registered
 	said string // the last logged error
 }
 
-// filesAtOnce limits how many volumes are registered at the same time. fileWithin limits the
-// duration of one registration, which may call a plugin.
+// filesAtOnce limits the number of simultaneous registrations. fileWithin limits the duration of a
+// registration, which may call a plugin.
 const (
 	filesAtOnce = 32
 	fileWithin  = time.Minute
 )
 
-// New returns a Files that has not read the directory yet.
+// New returns a Files that reads the directory only when Run is called.
 func New(o Options) *Files {
 	return &Files{o: o, wake: make(chan struct{}, 1), stale: true, changed: make(chan struct{})}
 }
 
-// Run registers the volumes of the directory until ctx ends.
+// Run registers the volumes in the directory until ctx ends.
 func (f *Files) Run(ctx context.Context) {
 	for {
 		f.load()
@@ -99,12 +99,12 @@ func (f *Files) Reread() {
 func (f *Files) Retry() {
 	select {
 	case f.wake <- struct{}{}:
-	default: // Run already has a request
+	default: // Run has not handled the previous request yet
 	}
 }
 
-// load reads the directory if Reread requested it. It replaces the state of all volumes and keeps
-// only the last logged errors.
+// load reads the directory if it must be read again. It resets the state of all volumes, except the
+// last logged error.
 func (f *Files) load() {
 	f.mu.Lock()
 	stale := f.stale
@@ -142,7 +142,7 @@ func (f *Files) load() {
 
 func (v *filed) key() string { return v.place() + "\x00" + v.spec.ID }
 
-// place returns the file and the line, for messages.
+// place returns the file and line of the volume, for messages.
 func (v *filed) place() string {
 	if v.line == 0 {
 		return v.file
@@ -150,7 +150,7 @@ func (v *filed) place() string {
 	return fmt.Sprintf("%s:%d", v.file, v.line)
 }
 
-// tell wakes the callers that wait for a volume. The caller holds mu.
+// tell wakes the callers of Await. The caller of tell holds mu.
 func (f *Files) tell() {
 	close(f.changed)
 	f.changed = make(chan struct{})
@@ -184,8 +184,8 @@ func (f *Files) pass(ctx context.Context) {
 	wg.Wait()
 }
 
-// one registers a volume. If the agent's first start of the plugin is not complete yet, one returns
-// an error and does not wait.
+// one registers a volume. If the plugin has not completed its first start, one does not wait, but
+// returns an error.
 func (f *Files) one(ctx context.Context, v *filed) error {
 	if p := f.o.View(v.spec.PluginID); p.Known && p.Info.Driver == "" && !p.Ready {
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q waits for plugin %q, which is %s", v.spec.ID, v.spec.PluginID, p.State).
@@ -199,7 +199,8 @@ func (f *Files) one(ctx context.Context, v *filed) error {
 	return err
 }
 
-// settle stores the result of a registration. It logs the result if it has changed.
+// settle stores the result of a registration, and logs the result if it differs from the last
+// logged result.
 func (f *Files) settle(v *filed, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -219,8 +220,8 @@ func (f *Files) settle(v *filed, err error) {
 	f.tell()
 }
 
-// Problems returns the files that an operator must check. A volume that waits for a starting plugin
-// is not a problem.
+// Problems returns the mistakes that an operator must correct. A volume that waits for its plugin
+// to start is not a problem.
 func (f *Files) Problems() (all []api.Problem) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -245,8 +246,8 @@ func (f *Files) Problems() (all []api.Problem) {
 	return all
 }
 
-// Await waits until the volume with the given id is registered, if a file contains it. If the
-// registration fails, Await returns the reason. If no file contains the volume, Await returns nil.
+// Await waits until the volume with the given id is registered, if any file contains it. Await
+// returns an error if the registration fails, and nil if no file contains the volume.
 func (f *Files) Await(ctx context.Context, id string) error {
 	for {
 		f.mu.Lock()
@@ -300,8 +301,7 @@ func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*fil
 }
 
 // second marks a volume as bad if an earlier file contains the same id or the same storage. Volumes
-// are registered in parallel. Without this check, the first registration to finish would win, and
-// the result would be random.
+// are registered in parallel, so without this check the result would depend on chance.
 func (v *filed) second(first map[string]string) {
 	if v.bad {
 		return
@@ -322,8 +322,8 @@ func (v *filed) second(first map[string]string) {
 	first[storage] = v.place()
 }
 
-// isVolumeFile reports whether name belongs to a volume file. It excludes the backup and temporary
-// files of editors.
+// isVolumeFile reports whether name is the name of a volume file. It excludes the backup and
+// temporary files of editors.
 func isVolumeFile(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".json", ".hcl"}, filepath.Ext(name))
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registry is a fake that stores the registered volumes. Volumes of the plugin "down" wait until
-// ready is set.
+// registry is a fake that stores the registered volumes. Registrations of volumes of the plugin
+// "down" wait until ready is set.
 type registry struct {
 	mu     sync.Mutex
 	ready  bool
@@ -75,7 +75,7 @@ func text(id, plugin string) string {
 	return "id: " + id + "\nplugin_id: " + plugin + "\nexternal_id: e-" + id + "\ncapabilities:\n  - access_mode: single-node-writer\n    attachment_mode: file-system\n"
 }
 
-// TestFiles checks which volumes are registered, and which files are reported as problems.
+// TestFiles checks which volumes Files registers, and which files it reports as problems.
 func TestFiles(t *testing.T) {
 	f, r, dir := start(t, map[string]string{
 		"a.yaml": text("data", "p"), "b.yaml": text("data", "p"), "c.yaml": text("refused", "p"), "d.yaml": text("later", "down"),
@@ -120,8 +120,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestReread checks that Files registers a changed file again. It also checks that an unreadable
-// directory is reported as one problem.
+// TestReread checks that Files registers the volume in a changed file again. It also checks that
+// Files reports an unreadable directory as one problem.
 func TestReread(t *testing.T) {
 	f, r, dir := start(t, map[string]string{"a.yaml": text("one", "p")})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

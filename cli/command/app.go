@@ -1,7 +1,7 @@
-// Package command contains the code that the commands of volctl share: the environment and flags of
-// a run, the parsing of argv, completion, the lookup of ids, error messages, questions, and the
-// wait for a claim. It imports no command, so that the commands of each noun can have a package of
-// their own.
+// Package command contains code that all commands of volctl share: the environment, the flags, and
+// the parsing of argv. It also contains shell completion, the lookup of ids, error messages,
+// questions, and waiting for a claim. It does not import any command, so each group of commands can
+// have its own package.
 package command
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// ReadTimeout limits commands that only read. A healthy agent answers them at once. If the agent is
-// not healthy, the operator needs an error rather than a long wait.
+// ReadTimeout is the time limit of commands that only read. A healthy agent answers them
+// immediately. If the agent is not healthy, an error helps the operator more than a long wait.
 const ReadTimeout = 30 * time.Second
 
-// App is one run of volctl: its environment, and the flags that all commands share.
+// App represents one run of volctl. It holds the environment and the flags that all commands share.
 type App struct {
 	Env     Env
 	Socket  string
@@ -29,11 +29,12 @@ type App struct {
 	quiet   bool
 	noColor bool
 
-	// running is set when the command's own code starts. An error before that is a usage error.
+	// running is set when the code of the command starts. An error before this point is a usage
+	// error.
 	running bool
 }
 
-// NewApp returns the App of a new run. VOLCTL_SOCKET replaces the default socket.
+// NewApp returns the App for a new run. VOLCTL_SOCKET replaces the default path of the socket.
 func NewApp(env Env) *App {
 	a := &App{Env: env, Socket: env.Getenv("VOLCTL_SOCKET"), format: output.FormatTable}
 	if a.Socket == "" {
@@ -42,10 +43,10 @@ func NewApp(env Env) *App {
 	return a
 }
 
-// action does the work of one command, with a client of the agent.
+// action does the work of a command. It gets a client for the agent.
 type action func(ctx context.Context, client *apiclient.Client, out *output.Printer) error
 
-// Do connects to the agent and runs the command's work.
+// Do creates a client for the agent and runs the action of a command.
 func (a *App) Do(cmd *cobra.Command, act action) error {
 	out, err := a.output()
 	if err != nil {
@@ -57,7 +58,8 @@ func (a *App) Do(cmd *cobra.Command, act action) error {
 	return act(cmd.Context(), client, out)
 }
 
-// Read is like Do, for a command that only reads and does not wait. It applies ReadTimeout.
+// Read is like Do, but limits the action to ReadTimeout. It is for commands that only read and do
+// not wait.
 func (a *App) Read(cmd *cobra.Command, act action) error {
 	return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 		ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
@@ -66,7 +68,7 @@ func (a *App) Read(cmd *cobra.Command, act action) error {
 	})
 }
 
-// output returns the Printer that the flags ask for.
+// output returns a Printer for the output flags.
 func (a *App) output() (*output.Printer, error) {
 	o := output.Options{
 		Stdout: a.Env.Stdout, Stderr: a.Env.Stderr, Format: a.format, Quiet: a.quiet,
@@ -107,7 +109,7 @@ func (a *App) AddFlags(f *pflag.FlagSet) {
 	f.BoolVar(&a.noColor, "no-color", false, "do not print colours; also NO_COLOR")
 }
 
-// AddLongOutputFlag adds --output to a command where -o means mount options.
+// AddLongOutputFlag adds --output, but not -o, to a command in which -o means mount options.
 func (a *App) AddLongOutputFlag(f *pflag.FlagSet) {
 	f.StringVar(&a.format, "output", a.format, outputUsage)
 }

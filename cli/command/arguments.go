@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// Group returns a command that only contains other commands.
+// Group returns a command that only has subcommands.
 func Group(use, short, long string, children ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs,
@@ -29,8 +29,8 @@ func Group(use, short, long string, children ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// unknownCommand returns an error for an unknown command. Its hint names similar commands of all
-// groups.
+// unknownCommand returns an error for an unknown command. Its hint suggests similar commands from
+// all groups.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	return Usage(commandHint(cmd, args[0]), "there is no command %q", cmd.CommandPath()+" "+args[0])
 }
@@ -44,7 +44,8 @@ func commandHint(group *cobra.Command, word string) string {
 		case c.Name() == word || slices.Contains(c.Aliases, word):
 			same = append(same, line)
 		case len(spec.Near(word, []string{c.Name()})) == 0:
-			if c.Name() == group.Name() && c != group { // the user may have meant a verb, as in "volctl claim data"
+			// The user may have meant a verb, as in "volctl claim data".
+			if c.Name() == group.Name() && c != group {
 				verbs = append(verbs, suggest.Command(line+" %s", word))
 			}
 		case c.Parent() == group:
@@ -73,7 +74,7 @@ func walk(cmd *cobra.Command, each func(*cobra.Command)) {
 	}
 }
 
-// FlagError returns a usage error for a wrong flag. Its hint names the most similar flag.
+// FlagError returns a usage error for an invalid flag. Its hint suggests the most similar flag.
 func FlagError(cmd *cobra.Command, err error) error {
 	hint := cmd.CommandPath() + " --help"
 	if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
@@ -87,10 +88,11 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return Usage(hint, "%v", err)
 }
 
-// Exactly requires one argument for each of the names. Its error lists the missing ones.
+// Exactly requires one argument for each name. The error lists the missing arguments.
 func Exactly(names ...string) cobra.PositionalArgs { return Between(len(names), names...) }
 
-// Between is like Exactly, but requires only the first least arguments.
+// Between accepts at most one argument for each name. Only the first arguments are required, and
+// least is their number.
 func Between(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		hint, name := cmd.CommandPath()+" --help", strings.TrimPrefix(cmd.CommandPath(), "volctl ")

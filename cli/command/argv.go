@@ -9,20 +9,20 @@ import (
 )
 
 // Normalise rewrites argv for the flag parser, which would read "-force" as "-f orce". It moves the
-// name of the command to the front, and gives long flags with one dash a second dash. It does not
-// change values of flags, combined short flags, or the arguments after "--".
+// name of the command to the front, and adds a dash to long flags that have only one. It does not
+// change values of flags, combined short flags, or arguments after "--".
 func Normalise(root *cobra.Command, args []string) []string {
 	if len(args) > 0 && strings.HasPrefix(args[0], "__complete") {
-		return args // this call comes from the shell, to complete an unfinished line
+		return args // the shell has sent an incomplete command line for completion
 	}
 	root.InitDefaultHelpCmd()
 	cmd, words, rest := resolve(root, args)
 	return append(words, secondDash(allFlags(cmd), rest)...)
 }
 
-// resolve finds the command that args name, and separates the words of its name from the remaining
-// arguments. Flags may come before the name. To tell their values from the name, resolve knows the
-// flags of all commands.
+// resolve finds the command in args. It returns the words of the command's name, and the other
+// arguments. Flags may precede the name, so resolve uses the flags of all commands to tell the
+// values of flags from words of the name.
 func resolve(root *cobra.Command, args []string) (cmd *cobra.Command, words, rest []string) {
 	known := union(root)
 	cmd = root
@@ -62,7 +62,7 @@ func childNamed(cmd *cobra.Command, name string) *cobra.Command {
 
 func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' }
 
-// secondDash adds the second dash to long flags in args.
+// secondDash adds a second dash to long flags that have only one.
 func secondDash(known *pflag.FlagSet, args []string) []string {
 	var out []string
 	for i := 0; i < len(args); i++ {
@@ -86,8 +86,8 @@ func secondDash(known *pflag.FlagSet, args []string) []string {
 	return out
 }
 
-// longFlag returns the flag for the text "name" or "name=value", or nil if there is none. It
-// returns nil for a name of one letter.
+// longFlag returns the flag for a text of the form "name" or "name=value". It returns nil if there
+// is no such flag, or if the name has only one letter.
 func longFlag(known *pflag.FlagSet, text string) *pflag.Flag {
 	name, _, _ := strings.Cut(text, "=")
 	if len(name) < 2 {
@@ -96,7 +96,7 @@ func longFlag(known *pflag.FlagSet, text string) *pflag.Flag {
 	return known.Lookup(name)
 }
 
-// takesNext reports whether the argument after the flag arg is that flag's value.
+// takesNext reports whether the flag arg takes the next argument as its value.
 func takesNext(known *pflag.FlagSet, arg string) bool {
 	text, long := strings.CutPrefix(arg, "--")
 	if !long {
@@ -120,16 +120,16 @@ func takesNext(known *pflag.FlagSet, arg string) bool {
 	return false
 }
 
-// allFlags returns the flags of a command, including those that it inherits from its parents.
+// allFlags returns all flags of a command, including inherited flags.
 func allFlags(cmd *cobra.Command) *pflag.FlagSet {
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
-	cmd.LocalFlags() // adds the inherited flags to Flags as a side effect
+	cmd.LocalFlags() // as a side effect, adds inherited flags to Flags
 	return cmd.Flags()
 }
 
-// union returns the flags of all commands in one set. The set has no conflicts, because a flag name
-// means the same in every command.
+// union returns a set with the flags of all commands. The set has no conflicts, because each flag
+// takes a value either in every command or in none.
 func union(root *cobra.Command) *pflag.FlagSet {
 	known := pflag.NewFlagSet("", pflag.ContinueOnError)
 	var add func(*cobra.Command)

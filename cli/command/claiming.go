@@ -12,23 +12,22 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// withdrawGrace limits how long an interrupted volctl waits to find out whether the agent has
-// withdrawn the claim.
+// withdrawGrace limits how long an interrupted volctl waits for the agent to withdraw the claim.
 const withdrawGrace = 3 * time.Second
 
-// Claiming describes a claim that a command makes and waits for.
+// Claiming describes a claim that a command requests and waits for.
 type Claiming struct {
 	Volume, Alloc string
 	Request       api.ClaimRequest
 	Timeout       time.Duration
 
-	// Grace is how long after the timeout the agent may still answer. 0 means AnswerGrace.
+	// Grace is how long volctl waits for an answer after the timeout. 0 means AnswerGrace.
 	Grace  time.Duration
 	NoWait bool
 }
 
-// Make makes the claim and waits until the volume is mounted, unless NoWait is set. The message of
-// an error tells whether the claim still exists.
+// Make requests the claim and waits until the volume is mounted, unless NoWait is set. An error
+// says whether the claim may still exist.
 func (c *Claiming) Make(ctx context.Context, client *apiclient.Client, out *output.Printer) (*api.Claim, error) {
 	end := c.progress(ctx, client, out)
 	claim, stays, err := c.claim(ctx, client)
@@ -48,8 +47,8 @@ func (c *Claiming) Make(ctx context.Context, client *apiclient.Client, out *outp
 	return claim, nil
 }
 
-// progress shows the claim's progress. Without a terminal, it shows the progress only with
-// --recursive, because changing the owner of many files can take minutes.
+// progress shows the progress of the claim. Without a terminal, it shows progress only for
+// --recursive, because a change of the owner of many files can take minutes.
 func (c *Claiming) progress(ctx context.Context, client *apiclient.Client, out *output.Printer) (end func()) {
 	if c.NoWait || !c.Request.Recursive && out.Columns() == 0 {
 		return func() {}
@@ -57,9 +56,9 @@ func (c *Claiming) progress(ctx context.Context, client *apiclient.Client, out *
 	return out.During(ctx, fmt.Sprintf("claiming volume %q", c.Volume), VolumeProgress(client, c.Volume, ""))
 }
 
-// claim sends the request to the agent. If the connection breaks, the agent is probably restarting,
-// so claim repeats the request until the timeout. After a repeat, claim cannot know which request
-// made the claim. The result stays is then true, because the claim may remain after a failure.
+// claim sends the request to the agent. A broken connection probably means that the agent restarts,
+// so claim repeats the request until the timeout. After a broken connection, the result stays is
+// true: a request may have made the claim, and the claim may remain even if the command fails.
 func (c *Claiming) claim(ctx context.Context, client *apiclient.Client) (claim *api.Claim, stays bool, err error) {
 	if c.NoWait {
 		claim, err = client.ClaimVolume(ctx, c.Volume, c.Alloc, c.Request, 0)
@@ -83,8 +82,8 @@ func (c *Claiming) claim(ctx context.Context, client *apiclient.Client) (claim *
 }
 
 // afterInterrupt returns the error for an interrupted claim. When the connection closes, the agent
-// withdraws the claim if this request made it. afterInterrupt watches the claim for a moment, so
-// that the message can tell whether the claim still exists.
+// withdraws the claim, unless the claim existed before the request. To find out whether the claim
+// still exists, afterInterrupt watches it for a few seconds.
 func (c *Claiming) afterInterrupt(client *apiclient.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), withdrawGrace)
 	defer cancel()

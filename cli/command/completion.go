@@ -13,7 +13,7 @@ import (
 // completionTimeout limits how long the shell waits for the agent after the user presses Tab.
 const completionTimeout = time.Second
 
-// NewCompletion returns the command volctl completion.
+// NewCompletion returns the command "volctl completion".
 func NewCompletion() *cobra.Command {
 	shells := []string{"bash", "zsh", "fish"}
 	return &cobra.Command{
@@ -38,15 +38,14 @@ func NewCompletion() *cobra.Command {
 	}
 }
 
-// ids returns the possible values of an argument, as the agent knows them.
+// ids gets the possible values of an argument from the agent.
 type ids func(ctx context.Context, client *apiclient.Client) ([]string, error)
 
-// CompletionFunc has the signature that cobra requires to complete an argument or the value of a
-// flag.
+// CompletionFunc completes an argument or the value of a flag. cobra defines its signature.
 type CompletionFunc = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
-// Offer returns the completions that list gets from the agent. It returns none if the agent does
-// not answer in time.
+// Offer returns the completions that list gets from the agent. If the agent does not answer in
+// time, it returns none.
 func Offer(a *App, cmd *cobra.Command, list ids) ([]string, cobra.ShellCompDirective) {
 	ctx := cmd.Context()
 	if ctx == nil {
@@ -67,7 +66,7 @@ func Offer(a *App, cmd *cobra.Command, list ids) ([]string, cobra.ShellCompDirec
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// CompleteArg completes the first argument of a command that takes only one.
+// CompleteArg completes the first argument and no others.
 func CompleteArg(a *App, list ids) CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -77,7 +76,8 @@ func CompleteArg(a *App, list ids) CompletionFunc {
 	}
 }
 
-// CompleteAllocs completes a volume id, and then the allocs that have claims on that volume.
+// CompleteAllocs completes a volume id as the first argument, and then the allocs that have claims
+// on the volume.
 func CompleteAllocs(a *App) CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
@@ -95,7 +95,7 @@ func CompleteAllocs(a *App) CompletionFunc {
 	}
 }
 
-// CompleteFlag completes the value of a flag with the ids that list gets from the agent.
+// CompleteFlag completes the value of a flag with ids that list gets from the agent.
 func CompleteFlag(a *App, cmd *cobra.Command, flag string, list ids) {
 	register(cmd, flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return Offer(a, cmd, list)
@@ -110,7 +110,7 @@ func CompleteChoice(cmd *cobra.Command, flag string, choices []string) {
 }
 
 // register adds completions to a flag. It panics if the flag does not exist or already has
-// completions. Both are mistakes in this program, which a test finds.
+// completions. A test finds such mistakes in the program.
 func register(cmd *cobra.Command, flag string, f CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
 		panic(err)

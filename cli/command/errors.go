@@ -18,8 +18,8 @@ func Usage(hint, format string, args ...any) error {
 	return &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// Failed wraps err as "cannot ACTION: err", where format and args give the action. It returns nil
-// if err is nil.
+// Failed returns the error "cannot ACTION: err". The arguments format and args describe the action.
+// If err is nil, Failed returns nil.
 func Failed(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -27,8 +27,8 @@ func Failed(err error, format string, args ...any) error {
 	return fmt.Errorf("cannot %s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// Hinted returns err with another hint. Only an api.Error can have a hint, so it returns any other
-// error unchanged.
+// Hinted returns err with its hint replaced. If err is not an api.Error, it has no hint, and Hinted
+// returns err unchanged.
 func Hinted(err error, hint string) error {
 	var e *api.Error
 	if !errors.As(err, &e) {
@@ -39,14 +39,14 @@ func Hinted(err error, hint string) error {
 	return &with
 }
 
-// Interrupted returns the error of a command that a signal interrupted. The message tells how far
-// the operation got.
+// Interrupted returns the error for a command that a signal has interrupted. The message says how
+// far the operation has got.
 func Interrupted(message, hint string) error {
 	return &api.Error{Code: api.CodeFailed, Message: message, Hint: hint}
 }
 
-// several holds the errors of a command that processed more than one object. Its first error
-// decides the exit code.
+// several holds the errors of a command that works on several objects. The first error decides the
+// exit code.
 type several []error
 
 func (s several) Error() string {
@@ -59,7 +59,7 @@ func (s several) Error() string {
 
 func (s several) Unwrap() []error { return s }
 
-// Join combines the errors that are not nil into one error.
+// Join combines all errors that are not nil.
 func Join(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	switch len(errs) {
@@ -71,8 +71,8 @@ func Join(errs []error) error {
 	return several(errs)
 }
 
-// Report writes an error to stderr. It returns the error that determines the exit code. If the
-// command never started, that is a usage error.
+// Report writes an error to stderr. It returns the error that decides the exit code. If the code of
+// the command has not started, it returns a usage error.
 func (a *App) Report(err error) error {
 	if !a.running && CodeOf(err) == api.CodeFailed {
 		err = Usage("volctl --help", "%s", err)
@@ -110,7 +110,7 @@ func (a *App) Report(err error) error {
 	return err
 }
 
-// plain replaces gRPC codes by words, and device numbers by paths, as the status screens do.
+// plain replaces gRPC codes with words, and device numbers with paths.
 func (a *App) plain(text string) string {
 	text = output.Devices(text, a.Env.device)
 	if a.format == output.FormatWide {
@@ -119,12 +119,12 @@ func (a *App) plain(text string) string {
 	return output.Words(text)
 }
 
-// longestMessage limits the length of an error message on a screen, in characters. It is about
-// eight lines of a terminal. JSON output contains the full message.
+// longestMessage is the maximum length of an error message on a screen, in characters. It
+// corresponds to about eight lines of a terminal. JSON output contains the complete message.
 const longestMessage = 640
 
-// brief shortens a long message by cutting out its middle. The end remains, because it tells what
-// happens next. brief does not shorten a message of several lines, which is a list.
+// brief shortens a long message by removing the middle. It keeps the end, because the end says what
+// happens next. It does not shorten a message of several lines, because such a message is a list.
 func brief(message string) string {
 	runes := []rune(message)
 	if len(runes) <= longestMessage || strings.Contains(message, "\n") {
@@ -134,14 +134,14 @@ func brief(message string) string {
 	return string(runes[:longestMessage-tail]) + " … " + string(runes[len(runes)-tail:])
 }
 
-// Complain writes a message to stderr. It ignores write errors, because stderr is the only place to
+// Complain writes a message to stderr. It ignores write errors, because there is no other place to
 // report them.
 func (a *App) Complain(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.Env.Stderr, format, args...)
 }
 
-// wantsJSON reports whether errors must be printed as JSON. If the flags could not be parsed, some
-// were not read, so wantsJSON searches the raw arguments.
+// wantsJSON reports whether errors must be printed as JSON. If the parser failed, it may not have
+// read all flags, so wantsJSON searches the raw arguments.
 func (a *App) wantsJSON() bool {
 	if a.running {
 		return a.format == output.FormatJSON || a.json
@@ -165,8 +165,8 @@ func (a *App) wantsJSON() bool {
 	return false
 }
 
-// Wire converts an error to its JSON form. It contains the full message of err, and the code, hint
-// and details of the api.Error that caused it.
+// Wire converts an error to its JSON form. The result has the complete message of err. Its code,
+// hint and details come from the api.Error that caused err.
 func Wire(err error) *api.Error {
 	out := api.Error{Code: CodeOf(err), Message: err.Error()}
 	var (
@@ -190,10 +190,10 @@ func Wire(err error) *api.Error {
 	return &out
 }
 
-// IsNotFound reports whether the agent does not know the named object.
+// IsNotFound reports whether err means that the agent does not know the object.
 func IsNotFound(err error) bool { return err != nil && CodeOf(err) == api.CodeNotFound }
 
-// CodeOf returns the code of an error, also for an error that did not come from the agent.
+// CodeOf returns the code of an error. It also works for errors that do not come from the agent.
 func CodeOf(err error) api.Code {
 	var (
 		e     *api.Error

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestBrief checks that a long message keeps its beginning and its end.
+// TestBrief checks that brief keeps the beginning and the end of a long message.
 func TestBrief(t *testing.T) {
 	long := "cannot detach: " + strings.Repeat("é", 2000) + "; the agent continues"
 	got := brief(long)

@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// WaitFor runs read, which takes no context, and returns early when ctx ends. In that case, read
-// itself may continue until the process ends.
+// WaitFor runs read and returns its result. The function read takes no context, so WaitFor returns
+// early when ctx ends. The call of read may then continue until the process ends.
 func WaitFor[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -38,7 +38,7 @@ func WaitFor[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	}
 }
 
-// confirm asks a yes-or-no question on a terminal. It treats every answer except yes as no.
+// confirm asks the user a yes-or-no question on a terminal. Every answer except yes means no.
 func (a *App) confirm(ctx context.Context, question string) (bool, error) {
 	a.Complain("%s [y/N] ", output.Printable(question))
 	answer, err := WaitFor(ctx, func() (string, error) {
@@ -77,9 +77,9 @@ func (a *App) ReadSpecs(ctx context.Context, file string) ([]api.VolumeSpec, err
 	return specs, nil
 }
 
-// ReadFile reads a file, or stdin if the file is "-". It also returns the name for error messages.
-// It reads at most one byte more than the maximum size, so that the parser notices a file that is
-// too large.
+// ReadFile reads a file, or stdin if the file is "-". The result name is for error messages.
+// ReadFile reads at most one byte more than the maximum size, so that the parser can refuse a file
+// that is too large.
 func (a *App) ReadFile(ctx context.Context, file string) (name string, data []byte, err error) {
 	name = file
 	if file == "-" {
@@ -109,8 +109,8 @@ func readBounded(file string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, spec.MaxFileSize+1))
 }
 
-// FileError turns the error of a file into a usage error, because the command line names the file.
-// A missing permission becomes a permission error.
+// FileError returns a usage error for a file that cannot be read, because the file name comes from
+// the command line. If the user may not read the file, FileError returns a permission error.
 func FileError(file string, err error) error {
 	var path *fs.PathError
 	if !errors.As(err, &path) {
@@ -125,11 +125,11 @@ func FileError(file string, err error) error {
 	return Failed(e, "read %q", file)
 }
 
-// Asker asks a person to confirm an action. It is nil if volctl must not or cannot ask.
+// Asker asks the user to confirm an action. It is nil if volctl cannot ask or need not ask.
 type Asker func(ctx context.Context, question string) (bool, error)
 
-// Asker returns the function that asks the user. It returns nil without a terminal, and with -y,
-// which already gives the answer.
+// Asker returns a function that asks the user. It returns nil if there is no terminal, or if yes is
+// set, because -y is already the answer.
 func (a *App) Asker(yes bool) Asker {
 	if yes || !a.Env.StdinTerminal {
 		return nil
@@ -137,8 +137,8 @@ func (a *App) Asker(yes bool) Asker {
 	return a.confirm
 }
 
-// NotConfirmed returns the error for a question that the user did not answer with yes. If the
-// question failed, it returns err.
+// NotConfirmed returns the error for an action that the user did not confirm. If the question
+// itself failed, NotConfirmed returns err.
 func NotConfirmed(err error) error {
 	if err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// WriteNew writes text to a new file, or to stdout if the file is "-", and prints the next command
-// for the user. It never overwrites a file. If the file exists, the error suggests the command in
-// the argument another, which writes a different file.
+// WriteNew writes text to a new file, or to stdout if the file is "-". Then it prints next, the
+// command that the user can run next. It never overwrites a file. If the file exists, the error
+// suggests the command another, which writes to a different file.
 func WriteNew(out *output.Printer, text, file, another, next string) error {
 	if file == "-" {
 		return out.Write([]byte(text))

@@ -9,16 +9,17 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Ownership holds the values of --uid, --gid, --mode and --recursive as the user typed them.
+// Ownership holds the unparsed values of --uid, --gid, --mode and --recursive.
 type Ownership struct {
 	UID, GID, Mode string
 	Recursive      bool
 
-	// Option is set if the values come from the mount options uid=, gid=, mode= and recursive.
+	// Option is set if the values come from the mount options uid=, gid=, mode= and recursive
+	// instead of flags.
 	Option bool
 }
 
-// spell returns a flag's name as the user types it.
+// spell returns the name of a flag or mount option as the user types it.
 func (o *Ownership) spell(name string) string {
 	if o.Option {
 		return name
@@ -26,7 +27,7 @@ func (o *Ownership) spell(name string) string {
 	return "--" + name
 }
 
-// example returns a flag with a value, as the user types it.
+// example returns a flag or mount option with a value as the user types it.
 func (o *Ownership) example(name, value string) string {
 	if o.Option {
 		return name + "=" + value
@@ -43,7 +44,8 @@ func (o *Ownership) Add(cmd *cobra.Command) {
 	f.BoolVar(&o.Recursive, "recursive", false, "apply --uid, --gid and --mode to everything in the volume, unless its root has them already")
 }
 
-// Read parses the values. It looks up names on this host, where the agent also runs.
+// Read parses the values. It looks up user and group names on this host, because the agent runs on
+// the same host.
 func (o *Ownership) Read() (own api.Ownership, err error) {
 	if own.UID, err = o.number("uid", o.UID, func(name string) (string, error) {
 		u, err := user.Lookup(name)
@@ -78,7 +80,7 @@ func (o *Ownership) Read() (own api.Ownership, err error) {
 	return own, nil
 }
 
-// number returns the id of a user or group. text is the id itself or the name. If text is empty,
+// number returns the id of a user or group. The argument text is an id or a name. If text is empty,
 // number returns nil.
 func (o *Ownership) number(flag, text string, lookup func(string) (string, error)) (*uint32, error) {
 	if text == "" {

@@ -12,8 +12,7 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// CheckVolumeID returns a usage error for an invalid volume id, so that volctl sends no request
-// with it.
+// CheckVolumeID returns a usage error for an invalid volume id before volctl sends a request.
 func CheckVolumeID(id string) error {
 	if err := spec.CheckVolumeID(id); err != nil {
 		return Usage("an id has 1 to 128 printable characters, without a slash", "%v", err)
@@ -21,7 +20,7 @@ func CheckVolumeID(id string) error {
 	return nil
 }
 
-// CheckAlloc returns a usage error for an invalid alloc, so that volctl sends no request with it.
+// CheckAlloc returns a usage error for an invalid alloc before volctl sends a request.
 func CheckAlloc(alloc string) error {
 	if err := spec.CheckAlloc(alloc); err != nil {
 		return Usage("an alloc has 1 to 128 printable characters, without a slash", "%v", err)
@@ -29,8 +28,7 @@ func CheckAlloc(alloc string) error {
 	return nil
 }
 
-// CheckPluginID returns a usage error for an invalid plugin id, so that volctl sends no request
-// with it.
+// CheckPluginID returns a usage error for an invalid plugin id before volctl sends a request.
 func CheckPluginID(id string) error {
 	if err := spec.CheckPluginID(id); err != nil {
 		return Usage("volctl plugin list", "%v", err)
@@ -38,8 +36,8 @@ func CheckPluginID(id string) error {
 	return nil
 }
 
-// FindVolume returns the volume with the given id, or the only volume whose id begins with it. Only
-// commands that change nothing may use it.
+// FindVolume returns the volume with the given id. The argument may also be the beginning of an id,
+// if only one id begins with it. Commands that change something must not use FindVolume.
 func FindVolume(ctx context.Context, client *apiclient.Client, id string) (*api.Volume, error) {
 	if err := CheckVolumeID(id); err != nil {
 		return nil, err
@@ -63,8 +61,8 @@ func FindVolume(ctx context.Context, client *apiclient.Client, id string) (*api.
 	return client.Volume(ctx, full)
 }
 
-// FindPlugin returns the plugin with the given id, or the only plugin whose id begins with it. Only
-// commands that change nothing may use it.
+// FindPlugin returns the plugin with the given id. The argument may also be the beginning of an id,
+// if only one id begins with it. Commands that change something must not use FindPlugin.
 func FindPlugin(ctx context.Context, client *apiclient.Client, id string) (*api.Plugin, error) {
 	if err := CheckPluginID(id); err != nil {
 		return nil, err
@@ -88,8 +86,8 @@ func FindPlugin(ctx context.Context, client *apiclient.Client, id string) (*api.
 	return client.Plugin(ctx, full)
 }
 
-// complete returns the only id that begins with prefix. If several ids match, it returns a usage
-// error. If none matches, it returns notFound with similar ids added.
+// complete returns the only id that begins with prefix. It returns a usage error if there are
+// several. If there is none, it adds similar ids to the error notFound and returns it.
 func complete(kind, prefix string, ids []string, notFound error) (string, error) {
 	var found []string
 	for _, id := range ids {
@@ -111,7 +109,7 @@ func complete(kind, prefix string, ids []string, notFound error) (string, error)
 	}
 }
 
-// nearby adds the ids that are similar to the given one to a not-found error.
+// nearby adds ids that are similar to the given id to a not-found error.
 func nearby(err error, kind, id string, ids []string) error {
 	var e *api.Error
 	if !errors.As(err, &e) {
@@ -136,8 +134,9 @@ func nearby(err error, kind, id string, ids []string) error {
 	return &with
 }
 
-// Explain adds similar names to the not-found error of a command that changes state. If the volume
-// exists, it adds the volume's allocs. Otherwise it adds similar volume ids.
+// Explain adds suggestions to the not-found error of a command that changes state. If the volume
+// exists, it suggests the allocs that have claims on the volume. Otherwise it suggests similar
+// volume ids.
 func Explain(ctx context.Context, client *apiclient.Client, err error, volume string, allocs ...string) error {
 	if !IsNotFound(err) {
 		return err
@@ -145,7 +144,7 @@ func Explain(ctx context.Context, client *apiclient.Client, err error, volume st
 
 	volumes, listErr := client.Volumes(ctx)
 	if listErr != nil {
-		return err // the caller's error is more useful than listErr
+		return err // err is more useful to the user than listErr
 	}
 
 	var ids []string
@@ -170,7 +169,7 @@ func Explain(ctx context.Context, client *apiclient.Client, err error, volume st
 	return nearby(err, "volume", volume, ids)
 }
 
-// ExplainPlugin adds similar plugin ids to the not-found error of a request that names a plugin.
+// ExplainPlugin adds similar plugin ids to the not-found error of a request for a plugin.
 func ExplainPlugin(ctx context.Context, client *apiclient.Client, err error, plugin string) error {
 	if !IsNotFound(err) {
 		return err

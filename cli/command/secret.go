@@ -9,8 +9,8 @@ import (
 // SecretUsage describes the values of the --secret flag.
 const SecretUsage = "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret that the agent reads; may be repeated"
 
-// SecretRefs parses references to secrets. An invalid value may be the secret itself, so the error
-// does not contain the value.
+// SecretRefs parses references to secrets. Its errors never contain a value, because the user may
+// have typed the secret itself instead of a reference.
 func SecretRefs(values []string) (map[string]api.Secret, error) {
 	refs, err := KeyValues("secret", values)
 	if err != nil || len(refs) == 0 {

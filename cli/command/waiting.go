@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// ClaimTimeout is the default timeout of a claim. It is shorter than the 90 s after which
-	// systemd gives up the start of a unit.
+	// ClaimTimeout is the default timeout of a claim. It is shorter than the 90 seconds after which
+	// systemd gives up starting a unit.
 	ClaimTimeout = 80 * time.Second
 
-	// AnswerGrace is how long volctl waits after the timeout, so that the agent can still report
-	// the timeout.
+	// AnswerGrace is how long volctl still waits for an answer after the timeout, so that the agent
+	// can report the timeout.
 	AnswerGrace = 15 * time.Second
 
 	// RetryEvery is the interval between attempts to reconnect to the agent.
@@ -36,8 +36,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// StreamEnd returns the error of a stream that has ended. With --follow, only Ctrl-C ends it
-// without an error.
+// StreamEnd returns the error for a stream that has ended. If follow is set, the end is an error
+// unless the user pressed Ctrl-C.
 func StreamEnd(ctx context.Context, follow bool, err error) error {
 	switch {
 	case follow && over(ctx):
@@ -50,13 +50,15 @@ func StreamEnd(ctx context.Context, follow bool, err error) error {
 
 func over(ctx context.Context) bool { return ctx.Err() != nil }
 
-// Dropped reports whether err means that the agent answered at first and then disconnected.
+// Dropped reports whether err means that the agent accepted the connection but disconnected before
+// it answered.
 func Dropped(err error) bool {
 	var e *api.Error
 	return errors.As(err, &e) && e.Details[apiclient.DetailDropped] != ""
 }
 
-// PluginProgress describes the state of a plugin that is not ready.
+// PluginProgress describes the state of a plugin that is not ready. The text is empty if the plugin
+// is ready.
 func PluginProgress(client *apiclient.Client, id string) output.Status {
 	return func(ctx context.Context) string {
 		p, err := client.Plugin(ctx, id)
@@ -67,8 +69,8 @@ func PluginProgress(client *apiclient.Client, id string) output.Status {
 	}
 }
 
-// VolumeProgress describes the volume's current step, or the state of its plugin if the plugin is
-// not ready. The plugin id may be empty if the volume exists.
+// VolumeProgress describes the current step of a volume. If the volume's plugin is not ready, it
+// describes the state of the plugin instead. The argument plugin may be empty if the volume exists.
 func VolumeProgress(client *apiclient.Client, id, plugin string) output.Status {
 	return func(ctx context.Context) string {
 		v, err := client.Volume(ctx, id)
@@ -88,7 +90,7 @@ func VolumeProgress(client *apiclient.Client, id, plugin string) output.Status {
 		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
 			return at.Waits
 		}
-		// The line must be short, so show only the processes that block the unmount.
+		// The progress must fit on one line, so show only the processes that block the unmount.
 		if at := v.Attempt; len(at.HeldBy) > 0 {
 			return output.Joined(" ", at.Step, "is held up by", at.HeldBy[0], andMore(len(at.HeldBy)-1))
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// TestOptionsOfFstabAreThoseOfMount checks that package fstab, which doctor uses, and volctl mount
-// know the same options.
+// TestOptionsOfFstabAreThoseOfMount checks that "volctl mount" accepts exactly the options in
+// package fstab, which the doctor uses.
 func TestOptionsOfFstabAreThoseOfMount(t *testing.T) {
 	var known []string
 	for _, o := range fstab.Options {

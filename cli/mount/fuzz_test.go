@@ -10,18 +10,18 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// hostile lists names that are hard to parse.
+// hostile lists names that a parser could misread.
 var hostile = []string{
 	"data", "a b", "a\tb", "a\nb", `a\040b`, `a\`, "#", "a\u00a0b", "a\rb\vc\fd", "\xff\xfe", "größe\u2003x", "- - ext4", `"a,b"`, "100%", "%h", "-", ".", "[Mount]", "a/b", "", "a=b", "\x1b[2J",
 }
 
-// escaped escapes a name as the kernel does in a mount table, and as libmount does in utab.
+// escaped escapes a name in the way that the kernel does in mount tables and libmount does in utab.
 func escaped(name string) string {
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(name)
 }
 
-// FuzzMountTable checks the parsers of the kernel's and libmount's tables. They must find exactly
-// the mounts in the tables, whatever names the mounts have.
+// FuzzMountTable checks the parsers of the kernel's mount table and of libmount's table. They must
+// find exactly the mounts in the tables, regardless of the names of the mounts.
 func FuzzMountTable(f *testing.F) {
 	for _, name := range hostile {
 		f.Add("", name, name, "/a", []byte(name))
@@ -47,7 +47,7 @@ func FuzzMountTable(f *testing.F) {
 	})
 }
 
-// FuzzMountUnit checks that each directory has its own unit, with a name that systemd allows.
+// FuzzMountUnit checks that UnitName returns a different valid name for each directory.
 func FuzzMountUnit(f *testing.F) {
 	for i, name := range hostile {
 		f.Add("/"+name, "/"+hostile[len(hostile)-1-i])
@@ -55,7 +55,7 @@ func FuzzMountUnit(f *testing.F) {
 	f.Add("/a/b", "/a-b")
 	f.Add("/a/.b", `/a/\x2eb`)
 	f.Fuzz(func(t *testing.T, a, b string) {
-		const longest = 255 // maximum length of a unit's name in bytes, see systemd.unit(5)
+		const longest = 255 // the maximum length of a unit name in bytes, see systemd.unit(5)
 		a, b = filepath.Clean("/"+a), filepath.Clean("/"+b)
 		unit := UnitName(a)
 		if len(unit) <= longest && !suggest.ValidUnit(unit) {
@@ -67,7 +67,7 @@ func FuzzMountUnit(f *testing.F) {
 	})
 }
 
-// FuzzMountOptions checks that doctor accepts every option that mount accepts.
+// FuzzMountOptions checks that the doctor accepts every option that "volctl mount" accepts.
 func FuzzMountOptions(f *testing.F) {
 	for _, o := range fstab.Options {
 		f.Add(o.Name, "1")

@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// mount(8) and umount(8) call this program under these names.
+// mount(8) and umount(8) start this program under these names.
 const (
 	mountCSI  = "mount.csi"
 	umountCSI = "umount.csi"
@@ -28,12 +28,12 @@ const (
 // These are the exit codes of mount(8).
 const (
 	helperDone   = 0
-	helperUsage  = 1  // incorrect usage or permissions
-	helperSystem = 2  // no agent answers
-	helperFailed = 32 // the volume was not mounted or not unmounted
+	helperUsage  = 1  // a usage or permission error
+	helperSystem = 2  // the agent does not answer
+	helperFailed = 32 // the mount or unmount failed
 )
 
-// helperCode returns the exit code of mount(8) for an error.
+// helperCode returns the exit code of mount(8) that corresponds to an error.
 func helperCode(err error) int {
 	switch command.CodeOf(err) {
 	case "":
@@ -47,20 +47,22 @@ func helperCode(err error) int {
 	}
 }
 
-// Helper is one run of the program as mount.csi or umount.csi.
+// Helper represents a run of the program as mount.csi or umount.csi.
 type Helper struct {
 	env  command.Env
 	host Host
 	name string
 
-	// These are the flags of mount(8): -f makes no mount, -v prints the result, and -n does not
-	// update libmount's table. umount(8) passes -f (force) and -l (lazy).
+	// These are flags of mount(8) and umount(8). For mount(8), -f means not to mount anything
+	// (fake), -v to print the result, and -n not to update libmount's table. For umount(8), -f
+	// means force, and -l means lazy.
 	fake, verbose, noTable, force, lazy bool
 	kind                                string
 	options                             []string
 }
 
-// NewHelper returns the helper for the name of the program, or nil if no helper has that name.
+// NewHelper returns the Helper for the name of the program. It returns nil if this is not the name
+// of a helper.
 func NewHelper(env command.Env, host Host) *Helper {
 	switch name := filepath.Base(env.Program); name {
 	case mountCSI, umountCSI:
@@ -69,8 +71,8 @@ func NewHelper(env command.Env, host Host) *Helper {
 	return nil
 }
 
-// Run mounts or unmounts the directory and returns the exit code. It reports an error in one line,
-// so that the journal shows the error as one entry.
+// Run mounts or unmounts the directory and returns the exit code. It prints an error as a single
+// line, so that the journal stores the error as a single entry.
 func (h *Helper) Run(ctx context.Context) int {
 	args, err := h.read()
 	switch {
@@ -94,7 +96,7 @@ func (h *Helper) Run(ctx context.Context) int {
 	return helperCode(err)
 }
 
-// complain writes one line to stderr, and say writes one line to stdout. Both ignore write errors,
+// complain writes a line to stderr, and say writes a line to stdout. Both ignore write errors,
 // because there is no other place to report them.
 func (h *Helper) complain(text string) {
 	_, _ = fmt.Fprintf(h.env.Stderr, "%s: %s\n", h.name, output.OneLine(text))
@@ -111,9 +113,9 @@ func (h *Helper) usage() string {
 	return "for umount(8): umount.csi DIR [-flnrv]"
 }
 
-// read parses the arguments that mount(8) and umount(8) pass to their helpers. It accepts and
-// ignores -s (tolerate unknown options), because systemd always passes it. It also ignores -r
-// (remount read-only if busy), because a bind mount has no such fallback.
+// read parses the arguments that mount(8) and umount(8) pass to their helpers. It ignores -s
+// (tolerate unknown options), because systemd always passes it. It also ignores -r (remount
+// read-only if the unmount fails), because a bind mount has no such fallback.
 func (h *Helper) read() ([]string, error) {
 	f := pflag.NewFlagSet(h.name, pflag.ContinueOnError)
 	f.SetOutput(h.env.Stderr)
@@ -155,7 +157,7 @@ func (h *Helper) client() *apiclient.Client {
 	return apiclient.New(cmp.Or(h.env.Getenv("VOLCTL_SOCKET"), apiclient.DefaultSocket))
 }
 
-// silent returns a Printer that shows no progress.
+// silent returns a Printer that does not show progress.
 func (h *Helper) silent() *output.Printer {
 	return &output.Printer{Options: output.Options{
 		Stdout: h.env.Stdout, Stderr: h.env.Stderr, Format: output.FormatTable, Quiet: true, Now: h.env.Now, Pause: command.Sleep,
@@ -177,8 +179,8 @@ func (h *Helper) mount(ctx context.Context, volume, dir string) error {
 		hint = bootHint(h.env, m.dir, unit)
 	}
 
-	// Refuse the mount even if the agent answers. With nofail and without _netdev, the boot does
-	// not order the mount after the agent. The mount would then fail at some boots.
+	// Refuse the mount even if the agent answers. An entry with nofail but without _netdev is not
+	// ordered after the agent, so the mount would fail at some other boots.
 	if hint != "" && unit && h.host.Booting(ctx) {
 		return command.Failed(&api.Error{Code: api.CodeUnreachable, Message: "the host is booting", Hint: hint}, "mount volume %q at %s", volume, m.dir)
 	}
@@ -199,25 +201,26 @@ func (h *Helper) mount(ctx context.Context, volume, dir string) error {
 	return err
 }
 
-// before returns err with a hint before the error's own hint.
+// before returns err with an additional hint in front of its own hint.
 func before(err error, hint string) error {
 	e := command.Wire(err)
 	e.Hint = output.Joined("; ", hint, e.Hint)
 	return e
 }
 
-// isUnit reports whether systemd mounts the directory, rather than a person.
+// isUnit reports whether systemd runs the helper for a mount unit, and not a person with mount(8).
 func (h *Helper) isUnit(dir string) bool {
-	cgroup, _ := h.env.Cgroup() // without /proc, the caller counts as a person
+	cgroup, _ := h.env.Cgroup() // without /proc, isUnit returns false
 	return strings.Contains(string(cgroup), "/"+UnitName(dir))
 }
 
-// bootHint returns advice how to correct a line of fstab(5), or a mount unit, that systemd mounts
-// before the agent can run. It returns "" if the directory is in neither, because a person then
-// mounts it by hand.
+// bootHint returns advice on how to correct an entry of fstab(5) or a mount unit that systemd would
+// mount before the agent can run. It returns "" if neither of them mounts the directory, because a
+// person must then have called mount(8).
 func bootHint(env command.Env, dir string, unit bool) string {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot"
-	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // the file may be missing
+	// An error is ignored, because the file may not exist.
+	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab"))
 	switch {
 	case inFstab(string(text), dir):
 		return "add _netdev,nofail to its line in /etc/fstab" + why
@@ -228,7 +231,7 @@ func bootHint(env command.Env, dir string, unit bool) string {
 	return ""
 }
 
-// inFstab reports whether fstab mounts the directory with type csi and without _netdev.
+// inFstab reports whether fstab has an entry for the directory with type csi and without _netdev.
 func inFstab(text, dir string) bool {
 	for line := range strings.Lines(text) {
 		f := fstab.Fields(line)
@@ -240,8 +243,8 @@ func inFstab(text, dir string) bool {
 	return false
 }
 
-// umount unmounts the directory. After a successful unmount, it reports a later error as a warning,
-// because umount(8) asked only for the unmount.
+// umount unmounts the directory. If the unmount succeeds but the detach of the claim fails, umount
+// only prints a warning, because umount(8) requires only the unmount.
 func (h *Helper) umount(ctx context.Context, dir string) error {
 	o := umountOptions{lazy: h.lazy, force: h.force, timeout: command.ClaimTimeout, host: h.host, plain: true}
 	var err error

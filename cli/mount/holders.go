@@ -11,15 +11,15 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// mostHolders limits how many users of a mount an error names.
+// mostHolders is the maximum number of holders in an error message.
 const mostHolders = 8
 
 // holder is a process, a mount or a loop device that keeps a mount busy.
 type holder struct {
 	pid        string
 	name, unit string
-	how        string // how the holder uses the mount, with the file or directory
-	fix        string // the command that ends the use, if the holder is not a process
+	how        string // how the holder uses the mount, with the path of the file or directory
+	fix        string // the command that ends the use, unless the holder is a process
 }
 
 func (h holder) String() string {
@@ -32,9 +32,9 @@ func (h holder) String() string {
 	return fmt.Sprintf("pid %s %s (%s), %s", h.pid, h.name, h.unit, h.how)
 }
 
-// busy returns the error for an unmount that the kernel refused because the mount is in use. It
-// names the users of the mount that this process can see. It does not ask the agent, which sees no
-// more users than this process.
+// busy returns the error for an unmount that the kernel refused because the mount is in use. The
+// error lists the users of the mount that this process can see. The agent would not see more of
+// them.
 func busy(dir string, host Host) error {
 	found := holders(dir, host)
 	words := make([]string, len(found))
@@ -59,7 +59,7 @@ func busy(dir string, host Host) error {
 	return e
 }
 
-// units returns the system services to which the processes belong.
+// units returns the systemd services to which the processes belong.
 func units(found []holder) (names []string) {
 	for _, h := range found {
 		if suggest.Stoppable(h.unit) && !slices.Contains(names, h.unit) {
@@ -69,10 +69,10 @@ func units(found []holder) (names []string) {
 	return names
 }
 
-// holders finds the mounts below a directory, the loop devices on its files, and the processes that
-// use it. A process uses a directory as working directory or root, or through a running program, an
-// open file or a mapped file. holders reads only the targets of links, so slow storage cannot delay
-// it.
+// holders finds the mounts below a directory, the loop devices with backing files in it, and the
+// processes that use it. A process can use the directory as its working directory or root, or
+// through its program, an open file or a mapped file. holders reads only the targets of links in
+// /proc, so slow storage cannot block it.
 func holders(dir string, host Host) (found []holder) {
 	if text, err := host.Mounts(); err == nil {
 		for _, m := range readTable(text) {
@@ -84,20 +84,20 @@ func holders(dir string, host Host) (found []holder) {
 
 	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is valid
 	for _, f := range loops {
-		text, _ := os.ReadFile(f) // empty if the device no longer exists
+		text, _ := os.ReadFile(f) // the text is empty if the device has gone
 		if file := strings.TrimSuffix(string(text), "\n"); within(file, dir) {
 			found = append(found, holder{how: fmt.Sprintf("loop device on %q", file), fix: suggest.Command("losetup -d %s", "/dev/"+strings.Split(f, "/")[3])})
 		}
 	}
 
-	own, _ := os.Readlink("/proc/self/ns/mnt") // if /proc is missing, holders finds no processes
+	own, _ := os.Readlink("/proc/self/ns/mnt") // without /proc, holders finds no processes
 	procs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, proc := range procs {
 		if len(found) >= mostHolders {
 			break
 		}
 
-		// In another mount namespace, the same path is a different directory.
+		// In a different mount namespace, the same path refers to a different directory.
 		if space, err := os.Readlink(proc + "/ns/mnt"); err != nil || space != own {
 			continue
 		}
@@ -110,8 +110,8 @@ func holders(dir string, host Host) (found []holder) {
 	return found
 }
 
-// uses describes how a process uses a directory. It returns "" if the process does not use the
-// directory.
+// uses describes how a process uses a directory. If the process does not use the directory, it
+// returns "".
 func uses(proc, dir string) string {
 	for _, l := range []struct{ name, how string }{{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"}} {
 		if to, err := os.Readlink(proc + "/" + l.name); err == nil && within(to, dir) {
@@ -120,7 +120,8 @@ func uses(proc, dir string) string {
 	}
 
 	for _, files := range []struct{ name, how string }{{"fd", "open file"}, {"map_files", "mapped file"}} {
-		entries, _ := os.ReadDir(proc + "/" + files.name) // empty if the process belongs to another user
+		// The list is empty if the process belongs to another user.
+		entries, _ := os.ReadDir(proc + "/" + files.name)
 		for _, e := range entries {
 			if to, err := os.Readlink(proc + "/" + files.name + "/" + e.Name()); err == nil && within(to, dir) {
 				return fmt.Sprintf("%s %q", files.how, to)
@@ -131,9 +132,9 @@ func uses(proc, dir string) string {
 	return ""
 }
 
-// process returns the holder for a process, from its directory in /proc.
+// process returns a holder for the process with the given directory in /proc.
 func process(proc, how string) holder {
-	name, _ := os.ReadFile(proc + "/comm") // empty if the process has ended
+	name, _ := os.ReadFile(proc + "/comm") // the name is empty if the process has ended
 	cgroup, _ := os.ReadFile(proc + "/cgroup")
 	return holder{pid: filepath.Base(proc), name: strings.TrimSpace(string(name)), unit: suggest.UnitOf(string(cgroup)), how: how}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// Host contains the functions with which mount and umount act on the host. Tests replace them.
+// Host contains the functions with which the commands mount and umount access the host. Tests
+// replace them.
 type Host struct {
 	// Mounts returns the content of /proc/self/mountinfo.
 	Mounts func() ([]byte, error)
@@ -22,32 +23,32 @@ type Host struct {
 	// Unmount calls umount2(2).
 	Unmount func(path string, flags int) error
 
-	// Table returns the content of utab, libmount's table. libmount stores facts about mounts there
-	// that the kernel does not keep.
+	// Table returns the contents of libmount's table, utab. libmount uses it for facts about mounts
+	// that the kernel does not store.
 	Table func() ([]byte, error)
 
-	// Remember adds a mount to libmount's table: a bind mount of source at dir, with options.
+	// Remember adds a mount to libmount's table. The mount is a bind mount of source at dir.
 	Remember func(ctx context.Context, source, dir, options string) error
 
-	// Root is the prefix of the paths at which systemd's files are read and written.
+	// Root is a prefix for the paths of systemd's files.
 	Root string
 
 	// Systemctl runs systemctl(1).
 	Systemctl func(ctx context.Context, args ...string) error
 
-	// Booting reports whether the host is still booting, according to systemd.
+	// Booting reports whether systemd is still booting the host.
 	Booting func(ctx context.Context) bool
 }
 
-// Under returns the path of a file of the host, below Root.
+// Under returns the path of a file of the host below Root.
 func (h Host) Under(path string) string { return filepath.Join(h.Root, path) }
 
-// utab is the default path of libmount's table. If libmount was built with another path, volctl
-// finds no entries, which does no harm.
+// utab is the default path of libmount's table. If libmount was built with a different path, volctl
+// finds no entries in the table, which is harmless.
 const utab = "/run/mount/utab"
 
-// programWithin limits the run time of systemctl(1) and of mount(8). mount(8) examines the mount
-// that it adds to its table, so it may hang with the storage.
+// programWithin limits the run time of systemctl(1) and mount(8). mount(8) may hang together with
+// the storage, because it examines the mount that it adds to its table.
 const programWithin = 5 * time.Second
 
 // ThisHost returns the Host that acts on the real host.
@@ -60,7 +61,7 @@ func ThisHost() Host {
 	}
 }
 
-// systemctl runs systemctl(1). The error contains its output.
+// systemctl runs systemctl(1). The error contains the program's output.
 func systemctl(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "systemctl", args...)
 	cmd.WaitDelay = time.Second
@@ -70,27 +71,27 @@ func systemctl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// mount(8) sets no PATH for its helpers, so these paths must be absolute.
+// The paths are absolute, because mount(8) does not set PATH for its helpers.
 const (
 	mountProgram     = "/bin/mount"
 	systemctlProgram = "/bin/systemctl"
 )
 
-// booting reports whether systemd is still starting the host. A boot has not finished while systemd
-// waits for one of its mounts (see is-system-running in systemctl(1)). Without systemd, booting
+// booting reports whether systemd is still booting the host, which includes the time in which
+// systemd waits for a mount (see is-system-running in systemctl(1)). Without systemd, booting
 // returns false.
 func booting(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, programWithin)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, systemctlProgram, "is-system-running")
 	cmd.WaitDelay = time.Second
-	out, _ := cmd.Output() // the command fails in every state except "running"
+	out, _ := cmd.Output() // systemctl returns an error in every state except "running"
 	state := strings.TrimSpace(string(out))
 	return state == "initializing" || state == "starting"
 }
 
-// remember makes mount(8) add an existing mount to libmount's table. With -f, mount(8) does
-// everything except the mount itself. With -i, it calls no helper.
+// remember runs mount(8) to add an existing mount to libmount's table. With -f, mount(8) does
+// everything except the mount itself. With -i, mount(8) does not call a helper.
 func remember(ctx context.Context, source, dir, options string) error {
 	ctx, cancel := context.WithTimeout(ctx, programWithin)
 	defer cancel()
@@ -102,12 +103,12 @@ func remember(ctx context.Context, source, dir, options string) error {
 	return nil
 }
 
-// said joins the lines of a program's output into one line.
+// said joins the lines of a program's output.
 func said(out []byte) string {
 	return strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; ")
 }
 
-// remembered reports whether libmount's table tells umount(8) to call umount.csi for a mount.
+// remembered reports whether libmount's table makes umount(8) call umount.csi for the mount.
 func remembered(table []byte, dir string, of mounted) bool {
 	for line := range strings.Lines(string(table)) {
 		fields := map[string]string{}
@@ -125,5 +126,5 @@ func remembered(table []byte, dir string, of mounted) bool {
 	return false
 }
 
-// umountHelper is the mount option that tells umount(8) to call umount.csi.
+// umountHelper is the mount option that makes umount(8) call umount.csi.
 const umountHelper = "helper=csi"

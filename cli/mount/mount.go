@@ -1,5 +1,5 @@
-// Package mount contains the commands volctl mount and volctl umount. The same code runs as a
-// helper of mount(8), under the names mount.csi and umount.csi. These commands examine the mount
+// Package mount contains the commands "volctl mount" and "volctl umount". The same code runs under
+// the names mount.csi and umount.csi as a helper of mount(8). These commands examine the mount
 // point on the host themselves.
 package mount
 
@@ -22,25 +22,25 @@ import (
 )
 
 const (
-	// agentPatience limits how long mount waits for an agent that does not answer yet. During boot
-	// the agent may be about to start.
+	// agentPatience limits how long mount waits for an agent that does not answer. During boot, the
+	// agent may not have started yet.
 	agentPatience = 15 * time.Second
-	// Grace is how long after the timeout the agent may still answer. With the default timeout, the
-	// sum is still less than systemd's limit of 90 seconds.
+	// Grace is how long volctl waits for an answer after the timeout. With the default timeout, the
+	// total is still less than systemd's limit of 90 seconds.
 	Grace = 5 * time.Second
 )
 
-// mounting is one request to mount a volume.
+// mounting is a request to mount a volume.
 type mounting struct {
 	*Options
 	dir  string
 	host Host
 
-	// forget is set if mount must not add the mount to libmount's table.
+	// forget is set if the mount must not be added to libmount's table.
 	forget bool
 }
 
-// New returns the command volctl mount.
+// New returns the command "volctl mount".
 func New(a *command.App, host Host) *cobra.Command {
 	var options []string
 	cmd := &cobra.Command{
@@ -97,10 +97,10 @@ func newMounting(host Host, volume, dir string, options []string) (*mounting, er
 	return m, nil
 }
 
-// result is the JSON output of a mount.
+// result describes a mount that has been made.
 type result struct {
 	claim *api.Claim
-	// before is set if the same claim had already mounted the volume there.
+	// before is set if the volume was already mounted at the directory for the same claim.
 	before bool
 }
 
@@ -126,7 +126,7 @@ func (m *mounting) said(done *result) string {
 
 // mount makes the mount, in these steps:
 //
-//  1. It opens the mount point, and refuses one that cannot be used. The descriptor stays open
+//  1. It opens the mount point, and checks that it is suitable. The descriptor stays open
 //     until the agent has answered, because the agent binds the volume on that very directory.
 //  2. It reaches the agent. With _netdev, it waits for the agent to start.
 //  3. If a volume is mounted there already, it must belong to the same claim.
@@ -177,8 +177,8 @@ func (m *mounting) mount(ctx context.Context, client *apiclient.Client, out *out
 	return &result{claim, there}, nil
 }
 
-// check returns an error if the mount point does not fit the request. The caller calls it only if
-// nothing is mounted there yet.
+// check returns an error if the mount point is not suitable for the request. The caller must make
+// sure that nothing is mounted there.
 func (m *mounting) check(point *point) error {
 	if err := point.fits(m.req.AttachmentMode); err != nil || m.nonEmpty {
 		return err
@@ -186,7 +186,7 @@ func (m *mounting) check(point *point) error {
 	return point.empty()
 }
 
-// reach waits until the agent answers. Without _netdev it asks only once.
+// reach waits until the agent answers. Without the option _netdev, reach tries only once.
 func (m *mounting) reach(ctx context.Context, client *apiclient.Client, deadline time.Time) error {
 	begun := time.Now()
 	if patience := begun.Add(agentPatience); patience.Before(deadline) {
@@ -213,8 +213,8 @@ func (m *mounting) reach(ctx context.Context, client *apiclient.Client, deadline
 	}
 }
 
-// mine returns an error if another mount exists at the directory. A mount of the requested claim is
-// no error. The agent decides whether that claim has the same options.
+// mine returns an error if the existing mount at the directory does not belong to the requested
+// claim. If it does, the agent decides whether the options of the claim match.
 func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *point) error {
 	claims, err := client.Claims(ctx, apiclient.ClaimFilter{})
 	if err != nil {
@@ -237,9 +237,9 @@ func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *po
 	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", m.dir), "something else is mounted there already: %s", point.above[len(point.above)-1])
 }
 
-// claim makes the claim. It passes a descriptor of the directory only if nothing is mounted there,
-// because otherwise the descriptor refers to the mounted volume. The agent accepts descriptors only
-// from root. For other users, the agent uses the path.
+// claim requests the claim. If nothing is mounted at the directory, claim passes a descriptor of
+// the directory. Otherwise, the descriptor would refer to the mounted volume. The agent accepts
+// descriptors only from root. For other users, it uses the path.
 func (m *mounting) claim(ctx context.Context, client *apiclient.Client, out *output.Printer, point *point, left time.Duration) (*api.Claim, error) {
 	o := command.Claiming{Volume: m.Volume, Alloc: m.Alloc, Request: m.req, Timeout: max(left, time.Millisecond), Grace: Grace}
 	o.Request.At = m.dir
@@ -250,9 +250,9 @@ func (m *mounting) claim(ctx context.Context, client *apiclient.Client, out *out
 	return o.Make(ctx, client, out)
 }
 
-// remember adds the mount to libmount's table. umount(8) then calls umount.csi, and knows that the
-// mount needs the network. remember ignores a failure, because the agent also notices a plain
-// umount.
+// remember adds the mount to libmount's table, so that umount(8) calls umount.csi and knows whether
+// the mount needs the network. It ignores errors, because the agent also notices an unmount by
+// another program.
 func (m *mounting) remember(ctx context.Context, claim *api.Claim) {
 	mounts, err := m.host.Mounts()
 	if m.forget || err != nil {
@@ -269,10 +269,10 @@ func (m *mounting) remember(ctx context.Context, claim *api.Claim) {
 		options += ",_netdev"
 	}
 
-	_ = m.host.Remember(ctx, claim.Target, m.dir, options) // a failure is harmless, see above
+	_ = m.host.Remember(ctx, claim.Target, m.dir, options) // an error is harmless
 }
 
-// Complete completes a volume id, and then a directory.
+// Complete completes a volume id as the first argument, and then a directory.
 func Complete(a *command.App) command.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {

@@ -20,7 +20,7 @@ const (
 	blockDevice = "block-device"
 )
 
-// Options holds the parsed values of -o, and the claim request that they define.
+// Options holds the parsed mount options, and the claim request that results from them.
 type Options struct {
 	Volume string
 	Alloc  string
@@ -31,15 +31,15 @@ type Options struct {
 	Timeout  time.Duration
 	nonEmpty bool
 
-	// network is set by _netdev. The mount then waits for an agent that does not answer yet.
+	// network is set by _netdev. The command then waits for an agent that does not answer yet.
 	network bool
 
-	// vfs holds the flags that apply only to this mount and not to its file system. The keys are
-	// those in ofMount.
+	// vfs holds the flags that apply only to this mount, and not to the file system as a whole. It
+	// has the same keys as ofMount.
 	vfs map[string]string
 }
 
-// valued lists the options with a value.
+// valued lists the options that take a value.
 var valued = map[string]func(o *Options, value string) error{
 	"alloc": func(o *Options, v string) error { o.Alloc = v; return command.CheckAlloc(v) },
 	"access_mode": func(o *Options, v string) error {
@@ -58,7 +58,7 @@ var valued = map[string]func(o *Options, value string) error{
 	"timeout":    (*Options).setTimeout,
 }
 
-// plain lists the options without a value.
+// plain lists the options that take no value.
 var plain = map[string]func(o *Options){
 	"ro":          func(o *Options) { o.req.ReadOnly = true },
 	"rw":          func(o *Options) { o.req.ReadOnly = false },
@@ -68,17 +68,18 @@ var plain = map[string]func(o *Options){
 	"_netdev":     func(o *Options) { o.network = true },
 }
 
-// ignored lists options of mount(8), systemd and fstab(5) that the helper does not need.
+// ignored lists options of mount(8), systemd and fstab(5) that have no effect on the helper.
 var ignored = []string{
 	"defaults", "auto", "noauto", "nofail", "fail", "user", "nouser", "users", "nousers",
 	"owner", "noowner", "group", "nogroup",
 }
 
-// ignoredValues lists ignored options that have a value.
+// ignoredValues lists options with a value that have no effect on the helper.
 var ignoredValues = []string{"comment", "helper", "uhelper"}
 
-// ofMount lists the options that apply to a mount and not to its file system. If several options
-// have the same key, the last one takes effect. An empty flag selects the kernel's default.
+// ofMount lists the options that apply only to a mount, and not to the file system as a whole. Of
+// several options with the same key, the last one takes effect. An empty flag selects the kernel's
+// default.
 var ofMount = map[string]struct{ key, flag string }{
 	"nosuid": {"suid", "nosuid"}, "suid": {"suid", ""},
 	"nodev": {"dev", "nodev"}, "dev": {"dev", ""},
@@ -89,11 +90,11 @@ var ofMount = map[string]struct{ key, flag string }{
 	"nosymfollow": {"symfollow", "nosymfollow"}, "symfollow": {"symfollow", ""},
 }
 
-// inOrder lists the keys of ofMount in the order in which a request contains the flags.
+// inOrder lists the keys of ofMount in the order that claim requests use.
 var inOrder = []string{"suid", "dev", "exec", "atime", "diratime", "symfollow"}
 
-// ReadOptions parses the values of -o. Each value is a list of options as in fstab(5). It returns
-// an error for an unknown option, so that a misspelt option is not ignored.
+// ReadOptions parses the values of -o. Each value is a list of options in the format of fstab(5).
+// An unknown option is an error, so that a misspelled option is not ignored.
 func ReadOptions(texts []string) (*Options, error) {
 	o := &Options{Timeout: command.ClaimTimeout, own: command.Ownership{Option: true}, vfs: map[string]string{}}
 	for _, text := range texts {

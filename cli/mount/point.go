@@ -14,33 +14,33 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// point is the directory at which a volume will be mounted, or the file for a block device.
+// point is the mount point of a volume: a directory, or a file for a block device.
 type point struct {
 	path string
 
-	// file is the mount point, opened with O_PATH. If something is mounted there, file refers to
-	// the root of that mount.
+	// file is the mount point, opened with O_PATH. If something is mounted at the path, file refers
+	// to the root of the mount.
 	file *os.File
 
-	// above lists the mounts that already exist at the path, the topmost last.
+	// above lists the existing mounts at the path, with the topmost last.
 	above []mounted
 
-	// onDemand is set if an autofs is mounted at the path. The agent's mount is then part of an
-	// automatic mount. Reading the directory would wait for that mount to finish, so its content is
-	// not checked.
+	// onDemand is set if an autofs is mounted at the path. A program has then triggered an
+	// automatic mount, and volctl makes this mount. The contents of the directory are not checked,
+	// because reading them would wait for the mount.
 	onDemand bool
 }
 
-// close closes the file. It ignores the error, because the file was not written.
+// close closes the file. It ignores errors, because nothing was written to the file.
 func (p *point) close() { _ = p.file.Close() }
 
-// refusedPoint returns the error for a directory or file that cannot be a mount point.
+// refusedPoint returns an error about the mount point.
 func refusedPoint(code api.Code, hint, format string, args ...any) error {
 	return &api.Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// openPoint opens a mount point. It refuses a path that contains a symbolic link. O_PATH cannot
-// hang, because it neither reads a mounted file system nor triggers an autofs.
+// openPoint opens a mount point. It refuses a path with a symbolic link. It uses O_PATH, which
+// cannot hang, because O_PATH neither reads the mounted file system nor triggers an autofs.
 func openPoint(path string, table []mounted) (*point, error) {
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	switch {
@@ -63,8 +63,8 @@ func openPoint(path string, table []mounted) (*point, error) {
 	return nil, refusedPoint(api.CodeFailed, "", "it cannot be opened: %v", err)
 }
 
-// fits checks that the mount point is a file for a block device, or a directory for a file system.
-// If the request has no attachment mode, the agent makes this check.
+// fits checks that the mount point is a file if the request is for a block device, and a directory
+// if it is for a file system. If the request has no attachment mode, the agent does this check.
 func (p *point) fits(attachmentMode string) error {
 	dir, err := p.isDir()
 	switch {
@@ -87,7 +87,7 @@ func (p *point) isDir() (bool, error) {
 	return info.IsDir(), nil
 }
 
-// empty refuses a directory that has entries, because the mount would hide them.
+// empty returns an error if the directory contains any files, because the mount would hide them.
 func (p *point) empty() error {
 	if dir, err := p.isDir(); p.onDemand || err != nil || !dir {
 		return err

@@ -8,12 +8,12 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// mounted is one line of a mount table, as proc_pid_mountinfo(5) describes it.
+// mounted is a line of a mount table, see proc_pid_mountinfo(5).
 type mounted struct {
 	root, path, fsType, source string
 }
 
-// autofs reports whether the mount is an autofs, which mounts another file system on demand.
+// autofs reports whether the mount is an autofs, which mounts other file systems on demand.
 func (m mounted) autofs() bool { return m.fsType == "autofs" }
 
 // String describes the mount for people.
@@ -24,13 +24,13 @@ func (m mounted) String() string {
 	return m.fsType + " on " + m.source
 }
 
-// readTable parses a mount table. It keeps the order of the table, in which the topmost of several
-// mounts at a path comes last. It skips lines that it cannot parse.
+// readTable parses a mount table. It keeps the order of the lines, so the topmost of several mounts
+// at a path comes last. It skips lines that it cannot parse.
 func readTable(text []byte) []mounted {
 	var table []mounted
 	for line := range bytes.Lines(text) {
 		head, tail, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), " - ")
-		// A source may be the empty text.
+		// The source of a mount may be an empty text.
 		before, after := strings.Split(head, " "), strings.Split(tail, " ")
 		if !ok || len(before) < 6 || len(after) < 2 {
 			continue
@@ -41,7 +41,7 @@ func readTable(text []byte) []mounted {
 	return table
 }
 
-// at returns the mounts at a path, the topmost last. It omits autofs mounts.
+// at returns the mounts at a path, with the topmost last. It omits autofs mounts.
 func at(table []mounted, path string) (found []mounted) {
 	for _, m := range table {
 		if m.path == path && !m.autofs() {
@@ -61,7 +61,7 @@ func autofsAt(table []mounted, path string) bool {
 	return false
 }
 
-// within reports whether path is dir or is below dir.
+// within reports whether path is dir itself or a path below dir.
 func within(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, filepath.Clean(dir))
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")

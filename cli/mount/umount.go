@@ -18,8 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// whoseWithin limits the request that finds the claim of a mount. The unmount also works without
-// the claim.
+// whoseWithin limits the request for the claim of a mount. The directory can be unmounted even if
+// this request fails.
 const whoseWithin = 5 * time.Second
 
 type umountOptions struct {
@@ -28,11 +28,11 @@ type umountOptions struct {
 	timeout     time.Duration
 	host        Host
 
-	// plain is set for umount.csi. It then unmounts any mount, as umount(8) expects of a helper.
+	// plain is set for umount.csi, which must unmount any mount, because umount(8) expects it to.
 	plain bool
 }
 
-// NewUmount returns the command volctl umount.
+// NewUmount returns the command "volctl umount".
 func NewUmount(a *command.App, host Host) *cobra.Command {
 	o := umountOptions{host: host}
 	cmd := &cobra.Command{
@@ -71,7 +71,7 @@ directory. The agent detaches the claim when it runs.`,
 	return cmd
 }
 
-// unmounted is the JSON output of an unmount.
+// unmounted is the JSON output of "volctl umount".
 type unmounted struct {
 	Dir    string `json:"dir"`
 	Volume string `json:"volume,omitempty"`
@@ -107,10 +107,10 @@ func (d *unmounted) said() string {
 
 // umount unmounts the directory, in these steps:
 //
-//  1. It finds the claim of the mount, because it could not do so after the unmount.
+//  1. It finds the claim of the mount, which would not be possible after the unmount.
 //  2. It unmounts the directory in this process, as umount(8) does.
 //  3. It asks the agent to detach the claim, and waits. The agent may have started the detach
-//     already. An error of this step concerns only the detach, so the result is also returned.
+//     already. If this step fails, it returns the error and also the result of the unmount.
 func (o *umountOptions) umount(ctx context.Context, client *apiclient.Client) (*unmounted, error) {
 	deadline := time.Now().Add(o.timeout)
 	what := func(err error) error { return command.Failed(err, "unmount %s", o.dir) }
@@ -151,8 +151,9 @@ func (o *umountOptions) umount(ctx context.Context, client *apiclient.Client) (*
 	return done, o.release(ctx, client, claim, done, deadline)
 }
 
-// whose returns the claim of the directory, or nil if there is none. With plain, it ignores a claim
-// that does not end with its mount, such as the claim of a service.
+// whose returns the claim that is mounted at the directory, or nil if there is none. If plain is
+// set, whose ignores a claim that does not end when its mount is unmounted, such as the claim of a
+// service.
 func (o *umountOptions) whose(ctx context.Context, client *apiclient.Client) (*api.Claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, whoseWithin)
 	defer cancel()
@@ -176,13 +177,14 @@ func (o *umountOptions) whose(ctx context.Context, client *apiclient.Client) (*a
 	return found, nil
 }
 
-// ofItsMount reports whether the claim ends when its mount is unmounted. This also applies to an
-// adopted claim, whose owner is unknown.
+// ofItsMount reports whether the claim ends when its mount is unmounted. An adopted claim, whose
+// owner is not known, also ends in this way.
 func ofItsMount(c *api.Claim) bool { return c.Owner.Kind == api.OwnerMount || c.Adopted }
 
-// known returns an error unless the directory's mount belongs to a claim that ends with its mount.
+// known returns an error unless the mount at the directory belongs to a claim that ends with its
+// mount.
 func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) error {
-	table, _ := o.host.Table() // if the table cannot be read, it counts as empty
+	table, _ := o.host.Table() // an unreadable table counts as empty
 	switch {
 	case unasked != nil && len(above) > 0 && remembered(table, o.dir, above[len(above)-1]):
 		return nil
@@ -200,8 +202,8 @@ func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) 
 	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", o.dir), "the mount there is not a volume of volagent: %s", above[len(above)-1])
 }
 
-// unmount calls umount2(2). It stops waiting at the timeout, because the call may hang with the
-// storage and cannot be cancelled.
+// unmount calls umount2(2) and waits until the timeout. The call may hang together with the
+// storage, and cannot be cancelled.
 func (o *umountOptions) unmount(ctx context.Context) error {
 	flags := unix.UMOUNT_NOFOLLOW
 	if o.lazy {
@@ -241,7 +243,7 @@ func (o *umountOptions) unmount(ctx context.Context) error {
 	return refusedPoint(api.CodeFailed, "", "%v", err)
 }
 
-// release asks the agent to detach a claim whose mount is already gone.
+// release asks the agent to detach a claim whose mount has been unmounted.
 func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, claim *api.Claim, done *unmounted, deadline time.Time) error {
 	call, cancel := context.WithDeadline(ctx, deadline.Add(Grace))
 	defer cancel()
@@ -249,9 +251,8 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 	how := apiclient.DetachOptions{Wait: max(time.Until(deadline), time.Millisecond)}
 	_, err := client.Detach(call, claim.Volume, claim.Alloc, how)
 	if command.CodeOf(err) == api.CodeRefused && claim.Owner.Kind == api.OwnerMount && claim.State == api.ClaimMounted && !o.again() {
-		// The agent had unmounted the volume earlier in order to mount it again. This unmount
-		// therefore did not end the claim. The user wants the claim to end, so the detach uses
-		// force.
+		// The agent had unmounted the volume in order to mount it again, so this unmount did not
+		// end the claim. The user wants the claim to end, so force the detach.
 		how.Force = true
 		_, err = client.Detach(call, claim.Volume, claim.Alloc, how)
 	}
@@ -276,7 +277,7 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 	return command.Failed(err, "detach volume %q yet (%s is unmounted, and the agent continues)", claim.Volume, o.dir)
 }
 
-// again reports whether something is mounted at the directory again.
+// again reports whether anything is now mounted at the directory.
 func (o *umountOptions) again() bool {
 	text, err := o.host.Mounts()
 	return err == nil && len(at(readTable(text), o.dir)) > 0

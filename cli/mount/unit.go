@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// UnitName returns the name of the mount unit for an absolute path, as systemd-escape --path
-// --suffix=mount prints it. A slash becomes a dash. A dash, and any byte that the name of a unit
-// cannot contain, becomes \xNN.
+// UnitName returns the name of the mount unit for an absolute path, which is the same as the output
+// of "systemd-escape --path --suffix=mount". It replaces a slash with a dash. It replaces a dash,
+// and any byte that is not allowed in a unit name, with \xNN.
 func UnitName(path string) string {
 	path = strings.Trim(filepath.Clean(path), "/")
 	if path == "" {
@@ -30,7 +30,7 @@ func UnitName(path string) string {
 	return b.String() + ".mount"
 }
 
-// UnitByte reports whether the name of a unit can contain the byte without an escape.
+// UnitByte reports whether a byte is allowed in a unit name without an escape.
 func UnitByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(":_.", c) >= 0
 }

@@ -2,7 +2,8 @@ package mount
 
 import "testing"
 
-// TestMountUnit compares names with the output of systemd-escape --path --suffix=mount.
+// TestMountUnit checks that UnitName returns the same names as systemd-escape --path
+// --suffix=mount.
 func TestMountUnit(t *testing.T) {
 	for path, want := range map[string]string{
 		"/":                    "-.mount",

@@ -19,13 +19,13 @@ import (
 type doctorOptions struct {
 	fix bool
 	yes bool
-	ask command.Asker // nil if there is no terminal, or with -y
+	ask command.Asker // nil if volctl cannot ask, or with -y
 
-	// the checks that need no agent
+	// alone runs the checks that need no agent.
 	alone alone
 }
 
-// NewDoctor returns the command volctl doctor.
+// NewDoctor returns the command "volctl doctor".
 func NewDoctor(a *command.App) *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
@@ -63,7 +63,8 @@ command looks for the reason, checks fstab and the mount units, and exits 7.`,
 	return cmd
 }
 
-// treatment is the JSON output of --fix: the fixes that were made, and the remaining findings.
+// treatment is the JSON output of "volctl doctor --fix": the outcomes of the fixes, and the
+// remaining findings.
 type treatment struct {
 	Fixed []api.DoctorFixed `json:"fixed"`
 	*api.Doctor
@@ -104,8 +105,8 @@ func examine(ctx context.Context, client *apiclient.Client) (*api.Doctor, error)
 	return client.Doctor(ctx)
 }
 
-// examinedAlone runs the checks that need no agent, and shows their findings. The first finding is
-// that the agent does not answer. That finding also decides the exit code.
+// examinedAlone runs the checks that need no agent, and shows the findings. The first finding says
+// that the agent does not answer, and this also decides the exit code.
 func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output.Printer) error {
 	if code := command.CodeOf(err); code == api.CodeUnreachable || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		found := o.alone.examine(ctx, err)
@@ -117,10 +118,10 @@ func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output.
 	return command.Failed(err, "ask the agent for its findings")
 }
 
-// fixAtOnce limits how many findings one request asks the agent to fix.
+// fixAtOnce is the maximum number of findings in one request for fixes.
 const fixAtOnce = 1000
 
-// treat asks the user for confirmation, and then asks the agent to fix the findings.
+// treat asks the user for confirmation, and then requests the fixes from the agent.
 func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient.Client, out *output.Printer) (all []api.DoctorFixed, err error) {
 	if !o.yes {
 		if o.ask == nil {
@@ -145,8 +146,8 @@ func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient
 	return all, nil
 }
 
-// diagnosed returns err if it is not nil. Otherwise it returns an error with the number of
-// findings, or nil if there are none.
+// diagnosed returns err if it is not nil. Otherwise it returns an error that contains the number of
+// findings. If there are no findings, it returns nil.
 func diagnosed(d *api.Doctor, err error) error {
 	if err != nil || len(d.Findings) == 0 {
 		return err
@@ -158,7 +159,7 @@ func diagnosed(d *api.Doctor, err error) error {
 	return e
 }
 
-// counted returns the number of findings of each severity, in words.
+// counted returns a text with the number of findings of each severity.
 func counted(d *api.Doctor) string {
 	by := map[string]int{}
 	for _, f := range d.Findings {
@@ -191,7 +192,8 @@ func fixable(d *api.Doctor) (ids []string) {
 	return ids
 }
 
-// alike limits how many findings of one kind are shown to a person. With -o wide, all are shown.
+// alike is the maximum number of findings of the same kind on a screen. With -o wide, the screen
+// shows all of them.
 const alike = 10
 
 func doctorScreen(w *bytes.Buffer, out *output.Printer, d *api.Doctor) error {
@@ -220,10 +222,10 @@ func doctorScreen(w *bytes.Buffer, out *output.Printer, d *api.Doctor) error {
 		w.WriteString(checked + "\n")
 	}
 
-	return nil // the error from diagnosed contains the number of findings
+	return nil // diagnosed returns the error with the number of findings
 }
 
-// findingScreen writes one finding and an empty line.
+// findingScreen writes a finding and an empty line.
 func findingScreen(w *bytes.Buffer, out *output.Printer, f api.DoctorFinding) error {
 	what := f.What
 	if f.Subject != "" && !strings.Contains(what, f.Subject) {
@@ -246,7 +248,7 @@ func findingScreen(w *bytes.Buffer, out *output.Printer, f api.DoctorFinding) er
 	return nil
 }
 
-// severity returns the mark that a screen shows for a severity.
+// severity returns the mark for a severity on a screen.
 func severity(out *output.Printer, s string) string {
 	switch s {
 	case api.SeverityProblem:
@@ -262,7 +264,7 @@ func fixedLine(f api.DoctorFixed) string {
 	return output.Joined(": ", output.Joined(" ", f.Outcome, f.ID), f.Message)
 }
 
-// treatedScreen writes the fixes that were made, and the remaining findings.
+// treatedScreen writes the outcomes of the fixes, and the remaining findings.
 func treatedScreen(w *bytes.Buffer, out *output.Printer, fixed []api.DoctorFixed, left *api.Doctor) error {
 	if len(fixed) == 0 {
 		if len(left.Findings) > 0 {

@@ -14,26 +14,26 @@ import (
 	"github.com/volagent/volagent/cli/command"
 )
 
-// These are the kinds of findings that volctl itself makes if no agent answers.
+// These are the kinds of findings that volctl itself reports if no agent answers.
 const (
 	kindAgentDown     = "agent-down"
 	kindAgentDisabled = "host-unit"
 )
 
-// aloneKinds lists the kinds of findings that need no agent. A test checks that docs/doctor.md
-// describes each kind.
+// aloneKinds lists the kinds of findings that volctl itself reports. A test checks that
+// docs/doctor.md describes each of them.
 var aloneKinds = []string{kindAgentDown, kindAgentDisabled}
 
 // agentUnit is the name of the agent's service.
 const agentUnit = "volagent.service"
 
-// aloneWithin limits each request to systemd, and each check of a directory.
+// aloneWithin is the time limit for each request to systemd and each check of a directory.
 const aloneWithin = 3 * time.Second
 
-// alone runs the checks of doctor that need no agent.
+// alone runs the checks of "volctl doctor" that need no agent.
 type alone struct{ *command.App }
 
-// examine finds the reason why no agent answers, and mistakes in fstab and in mount units.
+// examine returns the reason why no agent answers, and mistakes in fstab and in mount units.
 func (a alone) examine(ctx context.Context, err error) *api.Doctor {
 	d := &api.Doctor{Time: a.Env.Now().UTC(), Findings: []api.DoctorFinding{}}
 	d.Findings = append(d.Findings, a.agentDown(ctx, err)...)
@@ -57,7 +57,7 @@ func (a alone) examine(ctx context.Context, err error) *api.Doctor {
 	})
 
 	seen := map[string]int{}
-	// Two unknown options in one line would give two findings with the same id.
+	// Two unknown options in the same line have findings with the same id, so number the findings.
 	for i, f := range d.Findings {
 		if seen[f.ID]++; seen[f.ID] > 1 {
 			d.Findings[i].ID = fmt.Sprintf("%s#%d", f.ID, seen[f.ID])
@@ -77,8 +77,7 @@ func lookBounded(ctx context.Context, dir string) fstab.Spot {
 	return spot
 }
 
-// agentDown returns the findings that explain why no agent answers, as far as systemd knows the
-// reason.
+// agentDown returns findings about an agent that does not answer. It asks systemd for the reason.
 func (a alone) agentDown(ctx context.Context, err error) []api.DoctorFinding {
 	down := api.DoctorFinding{
 		ID: kindAgentDown + ":" + a.Socket, Kind: kindAgentDown, Severity: api.SeverityProblem, Subject: "agent", What: command.Wire(err).Message,
@@ -115,7 +114,7 @@ func (a alone) agentDown(ctx context.Context, err error) []api.DoctorFinding {
 	return found
 }
 
-// serviceWhy explains the state that systemd reports for the agent's service. The result do is the
+// serviceWhy explains the state of the agent's service according to systemd. The result do is the
 // command that solves the problem.
 func serviceWhy(unit map[string]string) (why, do string) {
 	status := "systemctl status volagent"
@@ -139,8 +138,8 @@ func serviceWhy(unit map[string]string) (why, do string) {
 	}
 }
 
-// AskService returns the properties that systemd reports for a unit. It returns nil if the host has
-// no systemd, or if systemd does not answer.
+// AskService asks systemd for the properties of a unit. It returns nil if the host has no systemd,
+// or if systemd does not answer.
 func AskService(ctx context.Context, unit string) map[string]string {
 	if info, err := os.Lstat("/run/systemd/system"); err != nil || !info.IsDir() {
 		return nil

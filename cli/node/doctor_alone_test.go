@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDoctorKindsAreDocumented checks that docs/doctor.md describes the findings that volctl makes
-// without the agent.
+// TestDoctorKindsAreDocumented checks that docs/doctor.md describes each kind of finding that
+// volctl itself reports.
 func TestDoctorKindsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "doctor.md"))
 	if err != nil {

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// drainTurn limits one request to the agent. A longer drain sends several requests, and each
-	// new request makes the agent retry the failed steps at once.
+	// drainTurn limits a single request to the agent. A longer drain needs several requests. Each
+	// request also makes the agent retry failed steps immediately.
 	drainTurn = 10 * time.Minute
-	// drainAbsent is how long the command waits for an agent that has disconnected, because the
-	// agent may be restarting.
+	// drainAbsent is how long volctl waits for an agent that has disconnected, because the agent
+	// may be restarting.
 	drainAbsent = time.Minute
 )
 
 type drainOptions struct {
 	deadline time.Duration
-	limited  bool // set if the user gave a deadline
+	limited  bool // whether the user has set a deadline
 }
 
 func newDrain(a *command.App) *cobra.Command {
@@ -101,9 +101,10 @@ func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out
 	}, "drain this host")
 }
 
-// wait asks the agent to wait for the end of the drain. If the agent restarts, wait asks again.
+// wait waits until the agent reports the end of the drain. If the agent restarts, wait repeats the
+// request.
 func (o *drainOptions) wait(ctx context.Context, client *apiclient.Client, until time.Time) (*api.Drain, error) {
-	var gone time.Time // when the agent stopped answering; zero while it answers
+	var gone time.Time // when the agent stopped answering, or zero
 	for {
 		turn := drainTurn
 		if o.limited {
@@ -157,8 +158,8 @@ func runUndrain(ctx context.Context, client *apiclient.Client, out *output.Print
 	})
 }
 
-// announce lists the users of volumes whom the operator must stop. The command prints the list
-// before it waits for these users to end.
+// announce lists the users of volumes that the operator must now stop. The command prints this list
+// before it waits until they have ended.
 func announce(out *output.Printer, d *api.Drain) error {
 	if !out.Human() || out.Quiet || len(d.Waiting) == 0 {
 		return nil
@@ -186,7 +187,7 @@ func drainScreen(w *bytes.Buffer, out *output.Printer, d *api.Drain, title strin
 	return occupants(w, out, d.Left, "still on this host:")
 }
 
-// occupants writes a table of claims and leftovers that keep the host from being empty.
+// occupants writes a table of the claims and leftovers that are still on the host.
 func occupants(w *bytes.Buffer, out *output.Printer, list []api.Occupant, title string) error {
 	if len(list) == 0 {
 		return nil
@@ -208,7 +209,7 @@ func occupants(w *bytes.Buffer, out *output.Printer, list []api.Occupant, title 
 	return out.Table(w, "  ", nil, rows)
 }
 
-// drainProgress returns one line about the claims and leftovers for which the drain waits.
+// drainProgress describes the claims and leftovers for which the drain waits, in one line.
 func drainProgress(client *apiclient.Client) output.Status {
 	return func(ctx context.Context) string {
 		n, err := client.Node(ctx)
@@ -219,8 +220,7 @@ func drainProgress(client *apiclient.Client) output.Status {
 	}
 }
 
-// inTheWay returns the number of claims and leftovers that keep the host from being empty, in
-// words.
+// inTheWay returns a text with the number of claims and leftovers that are still on the host.
 func inTheWay(d *api.Drain) string {
 	held, left := "", ""
 	if n := len(d.Waiting); n > 0 {

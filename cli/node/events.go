@@ -17,7 +17,7 @@ type eventsOptions struct {
 	filter apiclient.EventFilter
 }
 
-// NewEvents returns the command volctl events.
+// NewEvents returns the command "volctl events".
 func NewEvents(a *command.App) *cobra.Command {
 	var o eventsOptions
 	cmd := &cobra.Command{
@@ -75,8 +75,8 @@ func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, o
 	return command.Failed(command.StreamEnd(ctx, o.filter.Follow, err), "show events")
 }
 
-// eventVolume replaces a prefix of a volume's id by the whole id. Events remain after their volume
-// is deleted, so eventVolume returns an id without a match unchanged.
+// eventVolume completes the prefix of a volume's id. If no volume matches, it returns id unchanged,
+// because the events of a deleted volume still exist.
 func eventVolume(ctx context.Context, client *apiclient.Client, id string) (string, error) {
 	v, err := command.FindVolume(ctx, client, id)
 	switch {
@@ -88,15 +88,15 @@ func eventVolume(ctx context.Context, client *apiclient.Client, id string) (stri
 	return v.Spec.ID, nil
 }
 
-// typeWidth and subjectWidth are the initial widths of two columns. They suffice for all types of
-// events and for most subjects. The command prints events as they arrive, so it cannot compute the
-// widths first.
+// typeWidth and subjectWidth are the initial widths of two columns. They are sufficient for all
+// types of events and for most subjects. The command prints each event when it arrives, so it
+// cannot calculate the widths in advance.
 const (
 	typeWidth    = 20
 	subjectWidth = 24
 )
 
-// eventRow returns the table cells that describe an event for a person.
+// eventRow returns the cells of a table row for an event.
 func eventRow(e *api.Event, location *time.Location) []string {
 	subject := output.Joined(" ", e.Volume, e.Alloc)
 	if subject == "" {

@@ -1,5 +1,5 @@
-// Package node contains the commands of volctl that concern the whole host: status, drain, events
-// and doctor. doctor also works without the agent.
+// Package node contains the commands of volctl for the host as a whole: status, drain, events and
+// doctor. The command doctor also works without an agent.
 package node
 
 import (
@@ -83,7 +83,7 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	return out.Table(w, "  ", []string{"Plugin", "State", "Restarts", "Volumes/Max"}, rows)
 }
 
-// unusual returns the lines that a healthy node does not have: the progress of a drain, and
+// unusual returns lines that appear only if something is unusual: the progress of a drain, and
 // problems of the agent itself.
 func unusual(n *api.Node) []output.Field {
 	var lines []output.Field
@@ -102,8 +102,8 @@ func unusual(n *api.Node) []output.Field {
 	return lines
 }
 
-// condition returns the condition of the node as a mark and in words. The node is healthy only if
-// all plugins are ready.
+// condition returns the condition of the node, and a text that describes it. The node is healthy
+// only if all plugins are ready.
 func condition(n *api.Node) (output.Condition, string) {
 	down := len(n.Plugins) - readyPlugins(n)
 	switch {
@@ -144,7 +144,8 @@ func problemTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	return nil
 }
 
-// pendingTable writes the expansions, modifications and snapshots that may still be running.
+// pendingTable writes a table of the expansions, modifications and snapshots that may still be
+// running.
 func pendingTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	if len(n.Pending) == 0 {
 		return nil
@@ -158,8 +159,7 @@ func pendingTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	return out.Table(w, "  ", nil, rows)
 }
 
-// lasting appends to a state how long the state has lasted. If since is zero, lasting returns only
-// the state.
+// lasting returns a state together with its duration. If since is zero, it returns only the state.
 func lasting(state string, since, now time.Time) string {
 	if since.IsZero() {
 		return state
@@ -167,7 +167,7 @@ func lasting(state string, since, now time.Time) string {
 	return state + " " + output.Since(now, since)
 }
 
-// counts returns the numbers of plugins, volumes and claims of the node.
+// counts returns lines with the numbers of plugins, volumes and claims.
 func counts(n *api.Node) []output.Field {
 	volumes := strconv.Itoa(n.Volumes)
 	if n.Volumes > 0 {

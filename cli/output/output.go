@@ -1,6 +1,6 @@
 // Package output writes all output of volctl: tables and status screens for people, JSON, YAML and
 // templates for programs, and progress lines on a terminal. It escapes control characters in all
-// text, because text from plugins and volumes could contain terminal escapes.
+// texts, because the texts of plugins and volumes could contain escape sequences for a terminal.
 package output
 
 import (
@@ -29,7 +29,7 @@ const (
 	FormatTemplate = "go-template"
 )
 
-// Options holds the settings of a run that concern its output.
+// Options holds the output settings of a run.
 type Options struct {
 	Stdout, Stderr io.Writer
 
@@ -39,27 +39,29 @@ type Options struct {
 	Colour bool
 	Now    func() time.Time
 
-	// Width is the number of columns of the terminal on stdout, or 0 if stdout is no terminal.
+	// Width is the width of the terminal on stdout, in columns. It is 0 if stdout is not a
+	// terminal.
 	Width int
 
-	// Device returns the path of the device with a number such as 7:0, or "" if the number is
-	// unknown.
+	// Device returns the path of the block device with a number such as 7:0. It returns "" if the
+	// device is unknown.
 	Device func(number string) string
 
-	// Pause waits for the time between two progress updates.
+	// Pause waits between two updates of the progress display.
 	Pause func(ctx context.Context, d time.Duration) error
 
-	// Columns returns the width of the terminal on stderr, or 0 if volctl cannot erase lines there.
+	// Columns returns the width of the terminal on stderr. It returns 0 if volctl cannot erase
+	// lines on stderr.
 	Columns func() int
 }
 
-// Printer writes the output of a command. No other code of volctl writes to stdout.
+// Printer writes the output of a command. Only the Printer writes to stdout.
 type Printer struct {
 	Options
 	tmpl *template.Template
 }
 
-// NewPrinter checks the format and parses its template.
+// NewPrinter checks the output format and parses the template in it.
 func NewPrinter(o Options) (*Printer, error) {
 	name, text, hasText := strings.Cut(o.Format, "=")
 	known := slices.Contains([]string{FormatTable, FormatWide, FormatJSON, formatYAML}, name) && !hasText
@@ -80,7 +82,7 @@ func NewPrinter(o Options) (*Printer, error) {
 	return out, nil
 }
 
-// badFormat returns the error for a wrong value of --output.
+// badFormat returns the error for an invalid value of --output.
 func badFormat(hint, format string, args ...any) error {
 	return &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
@@ -91,8 +93,8 @@ func (o *Printer) Human() bool { return o.Format == FormatTable || o.Format == F
 // Wide reports whether the output shows all columns.
 func (o *Printer) Wide() bool { return o.Format == FormatWide }
 
-// Print writes a value in the chosen format. For a person it calls screen, or with -q writes only
-// the ids.
+// Print writes a value in the chosen format. If the output is for a person, Print calls screen to
+// write it. With -q, it writes only the ids.
 func (o *Printer) Print(value any, ids []string, screen func(w *bytes.Buffer) error) error {
 	var b bytes.Buffer
 	var err error
@@ -115,7 +117,7 @@ func (o *Printer) Print(value any, ids []string, screen func(w *bytes.Buffer) er
 	return o.Write(b.Bytes())
 }
 
-// Show writes a screen for a person. With -q, or in a format for programs, it writes nothing.
+// Show writes a screen for a person. With -q, or if the output is for a program, it writes nothing.
 func (o *Printer) Show(screen func(w *bytes.Buffer) error) error {
 	if !o.Human() || o.Quiet {
 		return nil
@@ -127,8 +129,8 @@ func (o *Printer) Show(screen func(w *bytes.Buffer) error) error {
 	return o.Write(b.Bytes())
 }
 
-// Stream writes one value of a sequence that arrives over time. For a person it adds row to the
-// table instead.
+// Stream writes one of several values that become available over time. If the output is for a
+// person, Stream adds row to the table rows.
 func (o *Printer) Stream(value any, rows *Rows, row ...string) error {
 	if o.Human() {
 		return rows.Add(row...)
@@ -146,8 +148,8 @@ func (o *Printer) Stream(value any, rows *Rows, row ...string) error {
 	return o.Write(b.Bytes())
 }
 
-// Say prints the result as a sentence for a person. It prints nothing with -q, or in a format for
-// programs.
+// Say writes the result as a sentence for a person. With -q, or if the output is for a program, it
+// writes nothing.
 func (o *Printer) Say(format string, args ...any) error {
 	if !o.Human() || o.Quiet {
 		return nil
@@ -155,13 +157,13 @@ func (o *Printer) Say(format string, args ...any) error {
 	return o.Write([]byte(Printable(fmt.Sprintf(format, args...)) + "\n"))
 }
 
-// Note writes to stderr a remark that is not part of the output.
+// Note writes a message to stderr that is not part of the command's output.
 func (o *Printer) Note(format string, args ...any) {
 	_, _ = fmt.Fprintln(o.Stderr, Printable(o.plain(fmt.Sprintf(format, args...))))
 }
 
-// plain replaces gRPC codes by words, and device numbers by paths. With -o wide, it keeps the
-// codes.
+// plain replaces gRPC codes with words, and device numbers with paths. With -o wide, it keeps the
+// gRPC codes.
 func (o *Printer) plain(text string) string {
 	text = Devices(text, o.Device)
 	if o.Wide() {
@@ -170,8 +172,8 @@ func (o *Printer) plain(text string) string {
 	return Words(text)
 }
 
-// Source returns the source of a mount. If the agent reports a device number, Source returns the
-// path of the device.
+// Source returns the source of a mount. If source is a device number, Source returns the path of
+// the device.
 func (o *Printer) Source(source string) string {
 	if !deviceNumber.MatchString(source) {
 		return source
@@ -179,7 +181,7 @@ func (o *Printer) Source(source string) string {
 	return cmp.Or(o.Device(source), source)
 }
 
-// cell converts a text to one line for people.
+// cell converts a text to a single line for people.
 func (o *Printer) cell(text string) string { return o.plain(OneLine(text)) }
 
 // Write writes bytes to stdout unchanged.
@@ -190,7 +192,7 @@ func (o *Printer) Write(b []byte) error {
 	return nil
 }
 
-// encode writes a value for a program. All formats use the field names of the JSON output.
+// encode writes a value for a program. All formats have the same field names as JSON.
 func (o *Printer) encode(b *bytes.Buffer, value any, indent bool) error {
 	text, err := Marshal(value)
 	if err != nil {
@@ -212,7 +214,7 @@ func (o *Printer) encode(b *bytes.Buffer, value any, indent bool) error {
 	return err
 }
 
-// template executes the user's template on the decoded JSON. It decodes integers as integers, so
+// template applies the user's template to the decoded JSON. It decodes integers as integers, so
 // that templates can compare them.
 func (o *Printer) template(b *bytes.Buffer, text []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -262,7 +264,7 @@ func compactJSON(v any) (string, error) {
 	return string(b), err
 }
 
-// Marshal calls api.MarshalJSON, which escapes characters that would control a terminal.
+// Marshal encodes a value as JSON. It escapes characters that would control a terminal.
 func Marshal(v any) ([]byte, error) { return api.MarshalJSON(v) }
 
 // toYAML converts JSON to YAML and keeps the order of the fields.
@@ -281,8 +283,8 @@ func toYAML(b *bytes.Buffer, text []byte) error {
 		return fmt.Errorf("cannot encode the output: %w", err)
 	}
 
-	// Printable adds escapes that are valid YAML, because blockStyle puts such values in double
-	// quotes.
+	// Printable adds escapes, which YAML allows only in double quotes. blockStyle puts these values
+	// in double quotes.
 	b.WriteString(Printable(plain.String()))
 
 	return enc.Close()

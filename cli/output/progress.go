@@ -10,38 +10,39 @@ import (
 	"golang.org/x/term"
 )
 
-// These are the times before the first progress line. A command that ends sooner shows no progress.
-// Lines can be erased only on a terminal. Without a terminal, the first line therefore appears
-// later.
+// These are the delays before the first progress line. A command that ends earlier shows no
+// progress. The delay is longer without a terminal, because the line can be erased only on a
+// terminal.
 const (
 	shownAfter = time.Second
 	saidAfter  = 2 * time.Second
 )
 
-// everySecond is the interval at which the display is updated.
+// everySecond is the time between two updates of the display.
 const everySecond = time.Second
 
-// eraseLine moves the cursor to the beginning of the line and erases the line.
+// eraseLine moves the cursor to the start of the line and erases the line.
 const eraseLine = "\r\x1b[K"
 
-// Status returns the progress of an operation in a few words, or "" if the progress is unknown. The
-// display calls it every second, with a context that ends before the next call.
+// Status returns a short description of an operation's progress, or "" if the progress is unknown.
+// The display calls it every second, with a context that ends before the next call.
 type Status func(ctx context.Context) string
 
-// progress shows on stderr that an operation is running. On a terminal, it redraws one line every
-// second and erases the line at the end. Otherwise, it writes a line for each change.
+// progress is a display on stderr that shows the progress of an operation. On a terminal, it
+// redraws one line every second, and erases the line at the end. Otherwise, it writes a new line
+// for each change.
 type progress struct {
 	out   *Printer
 	doing string
 	told  Status
 	begun time.Time
-	said  string // the last written text, if stderr is not a terminal
-	drawn bool   // set while the line on the terminal is not empty
+	said  string // the last line that was written, if stderr is not a terminal
+	drawn bool   // whether there is a line on the terminal to erase
 }
 
 // During shows the progress of an operation, such as "creating volume \"data\"". The returned
-// function ends the display and erases the terminal's line. With -q, or in a format for programs,
-// During shows nothing.
+// function ends the display and erases the line on the terminal. With -q, or if the output is for a
+// program, During shows nothing.
 func (o *Printer) During(ctx context.Context, doing string, state Status) (end func()) {
 	if !o.Human() || o.Quiet {
 		return func() {}
@@ -62,7 +63,7 @@ func (o *Printer) During(ctx context.Context, doing string, state Status) (end f
 	}
 }
 
-// run shows the progress until ctx ends.
+// run updates the display until ctx ends.
 func (p *progress) run(ctx context.Context) {
 	first := saidAfter
 	if p.out.Columns() > 0 {
@@ -78,8 +79,8 @@ func (p *progress) run(ctx context.Context) {
 	}
 }
 
-// ask returns the current progress. It stops waiting after a time limit, so that an agent that
-// hangs does not stop the display.
+// ask returns the current progress. It has a time limit, so that the display continues even if the
+// agent does not answer.
 func (p *progress) ask(ctx context.Context) string {
 	if p.told == nil {
 		return ""
@@ -111,7 +112,7 @@ func (p *progress) erase() {
 	}
 }
 
-// cutTo shortens a text to a number of columns. A line that wraps could not be erased.
+// cutTo shortens a text to a number of columns, because a line that wraps could not be erased.
 func cutTo(s string, columns int) string {
 	if width(s) <= columns {
 		return s
@@ -128,14 +129,14 @@ func cutTo(s string, columns int) string {
 	return b.String() + "…"
 }
 
-// Columns returns the width of the terminal f, or 0 if f is no terminal.
+// Columns returns the width of the terminal f. It returns 0 if f is not a terminal.
 func Columns(f *os.File) int {
 	if !term.IsTerminal(int(f.Fd())) {
 		return 0
 	}
 	wide, _, err := term.GetSize(int(f.Fd()))
 	if err != nil || wide <= 0 {
-		return 80 // a serial line reports no width, so assume the usual one
+		return 80 // a serial line has no known width, so assume 80
 	}
 	return wide
 }

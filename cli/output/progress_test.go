@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// begun is the time at which all displays in the tests begin.
+// begun is the start time of all displays in the tests.
 var begun = time.Date(2026, 3, 10, 3, 12, 11, 0, time.UTC)
 
-// display runs a progress display with a simulated clock and returns its output. The display asks
-// for the state once for each element of states, and ends after the last one.
+// display runs a progress display with a fake clock and returns its output. The display gets one
+// element of states at each update, and ends after the last one.
 func display(t *testing.T, columns int, o Options, states ...string) string {
 	t.Helper()
 	var stderr bytes.Buffer
@@ -62,7 +62,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestProgressIsForPeople checks that the output for programs contains no progress display.
+// TestProgressIsForPeople checks that there is no progress display if the output is for a program.
 func TestProgressIsForPeople(t *testing.T) {
 	for _, o := range []Options{{Quiet: true, Format: FormatTable}, {Format: FormatJSON}, {Format: formatYAML}} {
 		var stderr bytes.Buffer

@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// Condition is the meaning of the mark that begins a status screen.
+// Condition is the meaning of the mark at the start of a status screen.
 type Condition int
 
-// These are the conditions, with the worst first.
+// These are the conditions, from the worst to the best.
 const (
-	Bad      Condition = iota // the operator should act
-	Changing                  // not in the wanted state yet, but without a problem
+	Bad      Condition = iota // there is a problem that the operator should solve
+	Changing                  // not in the requested state yet, but without a problem
 	Good
 )
 
@@ -23,7 +23,7 @@ func GoodOr(ok bool) Condition {
 	return Bad
 }
 
-// Mark returns the coloured sign that stands for a condition.
+// Mark returns the coloured symbol for a condition.
 func (o *Printer) Mark(c Condition) string {
 	sign, colour := "×", 31
 	switch c {
@@ -40,8 +40,8 @@ func (o *Printer) Mark(c Condition) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, sign)
 }
 
-// Headline writes the first line of a status screen: a mark, and facts with gaps between them. It
-// omits empty facts.
+// Headline writes the first line of a status screen, which consists of a mark and facts. It omits
+// empty facts.
 func (o *Printer) Headline(w *bytes.Buffer, indent, mark string, facts ...string) {
 	for i, fact := range facts {
 		facts[i] = o.cell(fact)
@@ -49,13 +49,14 @@ func (o *Printer) Headline(w *bytes.Buffer, indent, mark string, facts ...string
 	o.line(w, indent, mark+" "+Joined(factGap, facts...))
 }
 
-// factGap separates the facts on one line of a screen.
+// factGap separates two facts on the same line.
 const factGap = "   "
 
-// Line writes one line of a screen, and wraps it if it is wider than the terminal.
+// Line converts a text for people and writes it. If the text is wider than the terminal, Line wraps
+// it.
 func (o *Printer) Line(w *bytes.Buffer, indent, text string) { o.line(w, indent, o.cell(text)) }
 
-// line writes a text, and wraps it if it is wider than the terminal.
+// line writes a text. If the text is wider than the terminal, line wraps it.
 func (o *Printer) line(w *bytes.Buffer, indent, text string) {
 	for i, part := range wrap(text, o.Width-width(indent)-len(gap)) {
 		if i == 1 {
@@ -65,17 +66,17 @@ func (o *Printer) line(w *bytes.Buffer, indent, text string) {
 	}
 }
 
-// Field is a name and a value on a status screen.
+// Field is a line on a status screen that consists of a name and a value.
 type Field struct{ name, value string }
 
-// Named returns a Field. If the name is empty, the field continues the previous one. Empty facts
-// are omitted.
+// Named returns a Field whose value consists of facts. It omits empty facts. A Field with an empty
+// name continues the previous Field.
 func Named(name string, facts ...string) Field { return Field{name, Joined(factGap, facts...)} }
 
-// nameWidth is the width of the names on all screens, so that the values are aligned.
+// nameWidth is the width of the names on all status screens, so that the values are aligned.
 const nameWidth = len("Healthy")
 
-// Fields writes the fields of a status screen, one on each line.
+// Fields writes the fields of a status screen, each on a line of its own.
 func (o *Printer) Fields(w *bytes.Buffer, indent string, fields []Field) error {
 	rows := make([][]string, len(fields))
 	for i, f := range fields {

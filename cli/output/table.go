@@ -14,20 +14,20 @@ import (
 	"github.com/olekukonko/tablewriter/tw"
 )
 
-// gap separates two columns.
+// gap is the space between two columns.
 const gap = "  "
 
-// narrowest is the width in columns below which wrapped cells are hard to read.
+// narrowest is the minimum width of a column, because narrower wrapped cells are hard to read.
 const narrowest = 8
 
-// Table writes aligned columns without boxes, with headers in upper case. The header may be nil.
-// Each line begins with indent. On a terminal, Table wraps the widest columns until the table fits.
-// If the columns would become too narrow, it writes each row as a list of fields.
+// Table writes a table with aligned columns, and with headers in upper case. The header may be nil.
+// Each line starts with indent. On a terminal, Table wraps cells in the widest columns until the
+// table fits. If the columns would become too narrow to read, it writes each row as a list instead.
 func (o *Printer) Table(w *bytes.Buffer, indent string, header []string, rows [][]string) error {
 	return o.layOut(w, indent, header, rows, nil)
 }
 
-// layOut writes a table whose columns have at least the widths in least.
+// layOut writes a table. The argument least contains the minimum widths of the columns.
 func (o *Printer) layOut(w *bytes.Buffer, indent string, header []string, rows [][]string, least []int) error {
 	if header == nil && len(rows) == 0 {
 		return nil
@@ -65,8 +65,8 @@ func (o *Printer) layOut(w *bytes.Buffer, indent string, header []string, rows [
 	return nil
 }
 
-// render calls the table library to lay out the cells. It sets no width for the last column, so
-// that lines end with their text.
+// render uses the table library to align the cells. It sets no width for the last column, so that
+// lines do not end with spaces.
 func render(header []string, rows [][]string, widths []int) (string, error) {
 	fixed := tw.Mapper[int, int]{}
 	for i, n := range widths[:max(0, len(widths)-1)] {
@@ -80,8 +80,8 @@ func render(header []string, rows [][]string, widths []int) (string, error) {
 			Settings: tw.Settings{Separators: tw.SeparatorsNone, Lines: tw.LinesNone},
 		})),
 		tablewriter.WithColumnWidths(fixed),
-		// By default, the library converts headers to upper case, replaces "_" by a space, and
-		// wraps.
+		// By default, the library would convert headers to upper case, replace "_" with a space,
+		// and wrap cells.
 		tablewriter.WithHeaderAutoFormat(tw.Off), tablewriter.WithRowAutoFormat(tw.Off),
 		tablewriter.WithHeaderAutoWrap(tw.WrapNone), tablewriter.WithRowAutoWrap(tw.WrapNone),
 		tablewriter.WithHeaderAlignment(tw.AlignLeft), tablewriter.WithRowAlignment(tw.AlignLeft),
@@ -103,7 +103,7 @@ func render(header []string, rows [][]string, widths []int) (string, error) {
 	return b.String(), err
 }
 
-// widest returns the width of each column, which is at least the width in least.
+// widest returns the width that each column needs, but at least the width in least.
 func widest(rows [][]string, least []int) []int {
 	widths := slices.Clone(least)
 	for _, row := range rows {
@@ -118,7 +118,7 @@ func widest(rows [][]string, least []int) []int {
 }
 
 // shrink narrows the widest columns until all columns fit into the room. It reports whether the
-// headers still fit and the cells are still easy to read.
+// columns are still wide enough for the headers and for readable cells.
 func shrink(widths, headers []int, room int) bool {
 	total := 0
 	for _, n := range widths {
@@ -136,7 +136,7 @@ func shrink(widths, headers []int, room int) bool {
 	return readable
 }
 
-// listOut writes each row of a table as a list, with one line for each cell.
+// listOut writes each row of a table as a list, with one cell on each line.
 func (o *Printer) listOut(w *bytes.Buffer, indent string, header []string, rows [][]string) error {
 	for i, row := range rows {
 		if i > 0 {
@@ -155,7 +155,7 @@ func (o *Printer) listOut(w *bytes.Buffer, indent string, header []string, rows 
 	return nil
 }
 
-// wrapped wraps the cells to the widths of their columns.
+// wrapped wraps each cell to the width of its column.
 func wrapped(rows [][]string, widths []int) [][]string {
 	all := make([][]string, len(rows))
 	for i, row := range rows {
@@ -166,7 +166,8 @@ func wrapped(rows [][]string, widths []int) [][]string {
 	return all
 }
 
-// wrap breaks a text into lines of at most the given number of columns, at spaces if possible.
+// wrap breaks a text into lines that are at most the given number of columns wide. If possible, it
+// breaks the text at spaces.
 func wrap(text string, columns int) []string {
 	if columns <= 0 || width(text) <= columns {
 		return []string{text}
@@ -191,8 +192,8 @@ func wrap(text string, columns int) []string {
 	return append(lines, line)
 }
 
-// firstColumns returns the beginning of a text that fits into the given number of columns. It
-// returns at least one character.
+// firstColumns returns the start of a text that fits into the given number of columns, but at least
+// one character.
 func firstColumns(text string, columns int) string {
 	end := 0
 	for end < len(text) {
@@ -205,14 +206,15 @@ func firstColumns(text string, columns int) string {
 	return text[:end]
 }
 
-// width returns how many columns a text occupies on a terminal. A mark counts as one column, and
-// its colour as none.
+// width returns the number of columns that a text takes up on a terminal. A mark takes up one
+// column, and its colour codes take up none.
 func width(s string) int { return twwidth.WidthWithOptions(s, twwidth.Options{}) }
 
-// Rows writes a table row by row, for rows that arrive over time. A column becomes wider when a
-// wider cell arrives, and later rows use the new width.
+// Rows writes a table whose rows become available over time. If a cell is wider than its column,
+// the column becomes wider for this row and all later rows.
 type Rows struct {
-	// Batch delays all rows until Flush, because laying out many rows together is much faster.
+	// Batch makes Add collect the rows until Flush, because it is much faster to lay out many rows
+	// at once.
 	Batch bool
 
 	out    *Printer
@@ -221,12 +223,13 @@ type Rows struct {
 	rows   [][]string
 }
 
-// NewRows starts a table whose columns have at least the widths in least. The header may be nil.
+// NewRows starts a table. The header may be nil, and least contains the minimum widths of the
+// columns.
 func (o *Printer) NewRows(header []string, least ...int) *Rows {
 	return &Rows{out: o, header: header, widths: least}
 }
 
-// Add writes the next row. With Batch, it only stores the row.
+// Add writes the next row. If Batch is set, Add only stores the row.
 func (r *Rows) Add(row ...string) error {
 	r.rows = append(r.rows, row)
 	if r.Batch {
@@ -235,7 +238,7 @@ func (r *Rows) Add(row ...string) error {
 	return r.Flush()
 }
 
-// Flush writes the rows that Add stored.
+// Flush writes the stored rows.
 func (r *Rows) Flush() error {
 	var known [][]string
 	for _, row := range r.rows {

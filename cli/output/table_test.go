@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// printer returns a printer for a terminal with the given number of columns. With 0 columns, it
-// prints to a pipe.
+// printer returns a Printer for a terminal with the given width. If columns is 0, stdout is a pipe.
 func printer(columns int) *Printer {
 	return &Printer{Options: Options{Format: FormatTable, Width: columns, Device: func(number string) string {
 		return map[string]string{"7:3": "/dev/loop3"}[number]
@@ -42,7 +41,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestRows checks that a column becomes wider with its cells, and that the header is written once.
+// TestRows checks that a column becomes wider when a wider cell arrives, and that the header is
+// written only once.
 func TestRows(t *testing.T) {
 	var w bytes.Buffer
 	out := printer(0)
@@ -59,8 +59,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestHeadline checks that a line wraps between words. The colour codes of a mark must not count as
-// columns.
+// TestHeadline checks that a long headline wraps between words, and that the colour codes of a mark
+// take up no columns.
 func TestHeadline(t *testing.T) {
 	out := printer(24)
 	out.Colour = true
@@ -71,7 +71,7 @@ func TestHeadline(t *testing.T) {
 	}
 }
 
-// TestFields checks that the values of different screens begin at the same column.
+// TestFields checks that the values on different screens start in the same column.
 func TestFields(t *testing.T) {
 	var w bytes.Buffer
 	err := printer(0).Fields(&w, "  ", []Field{Named("Do", "umount /a"), Named("", "more"), Named("Mode", "rw", "", "controller: no")})

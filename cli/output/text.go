@@ -10,11 +10,11 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Printable calls api.Printable to escape control characters. Texts from plugins, and from volumes
-// of other people, may contain such characters.
+// Printable escapes control characters. A text may contain such characters if it comes from a
+// plugin, or from a volume of another user.
 func Printable(s string) string { return api.Printable(s) }
 
-// OneLine makes a text printable and puts it on one line, for a table cell.
+// OneLine makes a text printable and puts it on a single line, for a table cell.
 func OneLine(s string) string {
 	if !strings.ContainsAny(s, "\n\t") {
 		return Printable(strings.TrimSpace(s))
@@ -22,7 +22,7 @@ func OneLine(s string) string {
 	return Printable(strings.Join(strings.Fields(s), " "))
 }
 
-// Dash replaces an empty text by "-", so that no table cell is empty.
+// Dash returns "-" for an empty text, so that no table cell is empty.
 func Dash(s string) string {
 	if s == "" {
 		return "-"
@@ -41,7 +41,8 @@ func QuotedList(names []string) string {
 
 var sizeUnits = []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 
-// Size formats bytes as volume files do, with at most one decimal: "1.5GiB".
+// Size formats a number of bytes with the units of volume files and at most one decimal, such as
+// "1.5GiB".
 func Size(bytes int64) string {
 	unit := SizeUnit(bytes)
 	return InUnit(bytes, unit) + sizeUnits[unit]
@@ -57,13 +58,13 @@ func SizeUnit(bytes int64) int {
 	return unit
 }
 
-// InUnit formats bytes in one of the units, without the name of the unit.
+// InUnit formats a number of bytes in the given unit, without the name of the unit.
 func InUnit(bytes int64, unit int) string {
 	scaled := float64(bytes) / float64(int64(1)<<(10*unit))
 	return strings.TrimSuffix(strconv.FormatFloat(scaled, 'f', 1, 64), ".0")
 }
 
-// SizeOrDash formats bytes like Size, or returns "-" if the size is unknown.
+// SizeOrDash returns a size formatted by Size, or "-" if the size is unknown.
 func SizeOrDash(bytes int64) string {
 	if bytes == 0 {
 		return "-"
@@ -71,7 +72,7 @@ func SizeOrDash(bytes int64) string {
 	return Size(bytes)
 }
 
-// age formats a duration as one number and one unit, so that people can compare ages.
+// age formats a duration as a number and a unit, so that people can compare ages.
 func age(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -87,7 +88,7 @@ func age(d time.Duration) string {
 	}
 }
 
-// Count returns a number with its noun, such as "1 claim" or "2 claims".
+// Count returns a number with a noun in the singular or plural, such as "1 claim" or "2 claims".
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -95,7 +96,7 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Since returns how long ago an event happened, or "-" if its time is unknown.
+// Since returns how long ago an event happened, or "-" if the time of the event is unknown.
 func Since(now, then time.Time) string {
 	if then.IsZero() {
 		return "-"
@@ -103,7 +104,7 @@ func Since(now, then time.Time) string {
 	return age(now.Sub(then))
 }
 
-// In returns the time that remains until then, or "now" if that time has passed.
+// In returns the time from now until then, or "now" if then is in the past.
 func In(now, then time.Time) string {
 	left := then.Sub(now).Round(time.Second)
 	if left <= 0 {
@@ -112,7 +113,7 @@ func In(now, then time.Time) string {
 	return "in " + left.String()
 }
 
-// Joined joins the parts that are not empty, with the separator between them.
+// Joined joins the parts with a separator. It omits empty parts.
 func Joined(separator string, parts ...string) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -128,7 +129,7 @@ func Joined(separator string, parts ...string) string {
 	return b.String()
 }
 
-// Percent returns part as a percentage of whole, and at most 100%.
+// Percent returns part as a percentage of whole. The result is at most 100%.
 func Percent(part, whole int64) string {
 	if part >= whole {
 		return "100%"
@@ -144,7 +145,7 @@ func YesNo(b bool) string {
 	return "no"
 }
 
-// ReadWrite returns "ro" or "rw", the mount options for these modes.
+// ReadWrite returns the mount option "ro" or "rw".
 func ReadWrite(readOnly bool) string {
 	if readOnly {
 		return "ro"
@@ -152,8 +153,8 @@ func ReadWrite(readOnly bool) string {
 	return "rw"
 }
 
-// Arrow puts an arrow before a command that the operator can run. It returns "" if there is no
-// command.
+// Arrow puts an arrow in front of a command that the operator can run. If command is empty, Arrow
+// returns "".
 func Arrow(command string) string {
 	if command == "" {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// PluginState returns the state of a plugin, with a note if a changed definition has not taken
-// effect yet.
+// PluginState returns the state of a plugin. If a changed definition has not taken effect yet, the
+// text says so.
 func PluginState(p *api.Plugin) string {
 	if p.Pending != "" {
 		return p.State + ", change pending"
@@ -19,8 +19,8 @@ func PluginState(p *api.Plugin) string {
 	return p.State
 }
 
-// Staged returns how many volumes of the plugin are staged on this host, with the limit if there is
-// one.
+// Staged returns the number of volumes of the plugin that are staged on this host. If the plugin
+// has a limit, the text also contains the limit.
 func Staged(p *api.Plugin) string {
 	if p.MaxVolumes > 0 {
 		return strconv.Itoa(p.Staged) + "/" + strconv.FormatInt(p.MaxVolumes, 10)
@@ -28,7 +28,7 @@ func Staged(p *api.Plugin) string {
 	return strconv.Itoa(p.Staged)
 }
 
-// Topology formats the segments of a topology as KEY=VALUE, sorted by their keys.
+// Topology formats the segments of a topology as KEY=VALUE pairs, sorted by key.
 func Topology(segments map[string]string) string {
 	parts := make([]string, 0, len(segments))
 	for _, k := range slices.Sorted(maps.Keys(segments)) {
@@ -37,7 +37,7 @@ func Topology(segments map[string]string) string {
 	return strings.Join(parts, " ")
 }
 
-// Places returns the topologies from which a volume can be reached, as one text.
+// Places formats the topologies from which a volume can be reached.
 func Places(all []map[string]string) string {
 	var words []string
 	for _, t := range all {
@@ -46,7 +46,7 @@ func Places(all []map[string]string) string {
 	return Joined(" or ", words...)
 }
 
-// Finding formats one problem that a plugin reports, in one line.
+// Finding formats a problem that a plugin reports, in one line.
 func Finding(f api.Finding) string {
 	return OneLine(Joined(": ", Joined(", ", f.Severity, f.Reason), f.Message))
 }
@@ -79,11 +79,11 @@ func CodeWords(code string) string {
 	return code
 }
 
-// failedCall matches a failed CSI call with its code, such as "NodeStageVolume: Internal" in
-// "NodeStageVolume: Internal: full".
+// failedCall matches the failed call and its code in a message such as "NodeStageVolume: Internal:
+// full".
 var failedCall = regexp.MustCompile(`\b((?:Controller|Node|Create|Delete|Get|List|Modify|Validate|Probe)[A-Za-z]*): ([A-Z][A-Za-z]+)(: |; |, |$)`)
 
-// Words replaces the gRPC codes of failed calls in a text by words.
+// Words replaces the gRPC codes of failed calls in a text with words.
 func Words(text string) string {
 	return failedCall.ReplaceAllStringFunc(text, func(found string) string {
 		part := failedCall.FindStringSubmatch(found)
@@ -91,14 +91,14 @@ func Words(text string) string {
 	})
 }
 
-// numbered matches the number of a device in a text such as "device 7:0 is still in use".
+// numbered matches a device with its number, in a text such as "device 7:0 is still in use".
 var numbered = regexp.MustCompile(`\b(?:block |loop )?device (\d+:\d+)\b`)
 
-// deviceNumber matches a text that is only the number of a device.
+// deviceNumber matches a text that consists of a device number.
 var deviceNumber = regexp.MustCompile(`^\d+:\d+$`)
 
-// Devices replaces device numbers in a text by paths. The function path returns the path for a
-// number, or "" if the number is unknown.
+// Devices replaces the device numbers in a text with paths. The function path returns the path for
+// a number, or "" if the device is unknown.
 func Devices(text string, path func(number string) string) string {
 	return numbered.ReplaceAllStringFunc(text, func(found string) string {
 		if name := path(numbered.FindStringSubmatch(found)[1]); name != "" {

@@ -52,7 +52,8 @@ cannot answer. A unique prefix of the id is enough.`,
 	return cmd
 }
 
-// request builds the request to the agent. It contains the modes only if a flag sets one of them.
+// request builds the request to the agent. It contains an access or attachment mode only if the
+// user has set one.
 func (o *capacityOptions) request(cmd *cobra.Command) (q api.CapacityRequest, err error) {
 	if q.Parameters, err = command.KeyValues("param", o.params); err != nil {
 		return q, err

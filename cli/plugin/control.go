@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// controlOptions holds the options that restart, stop, start and deregister share.
+// controlOptions holds the options that the commands restart, stop, start and deregister share.
 type controlOptions struct {
 	id      string
 	part    apiclient.Part
@@ -25,8 +25,8 @@ type controlOptions struct {
 	noWait  bool
 }
 
-// doing has three forms of a verb: the infinitive, the form for a running action, and the form for
-// a finished one.
+// doing holds three forms of a verb for messages: the infinitive, the present participle and the
+// past participle.
 type doing struct{ verb, going, over string }
 
 func (o *controlOptions) flags(cmd *cobra.Command, wait string) {
@@ -36,14 +36,14 @@ func (o *controlOptions) flags(cmd *cobra.Command, wait string) {
 	partFlags(cmd, &o.part)
 }
 
-// partFlags adds the flags that restrict a command to some parts of a plugin.
+// partFlags adds the flags that restrict a command to certain parts of a plugin.
 func partFlags(cmd *cobra.Command, to *apiclient.Part) {
 	f := cmd.Flags()
 	f.StringVar(&to.Type, "type", "", "select only the parts of this `TYPE`: node or controller")
 	f.StringVar(&to.Instance, "instance", "", "select only the part with this `NAME`")
 }
 
-// checkPart returns a usage error if the type of part is unknown.
+// checkPart returns a usage error for an unknown type of part.
 func checkPart(p apiclient.Part) error {
 	if !slices.Contains([]string{"", "node", "controller", "monolith"}, p.Type) {
 		return command.Usage("", "--type %q is neither node nor controller", p.Type)
@@ -51,7 +51,7 @@ func checkPart(p apiclient.Part) error {
 	return nil
 }
 
-// partWords names the selected parts for a sentence, for example ` controller "a" of`.
+// partWords describes the selected parts for a message, such as ` controller "a" of`.
 func partWords(p apiclient.Part) string {
 	switch {
 	case p.Instance != "":
@@ -73,7 +73,7 @@ func (o *controlOptions) check() error {
 	return command.CheckTimeout(o.timeout)
 }
 
-// action returns a RunE that checks the options and then calls run.
+// action returns a RunE function that checks the options and then calls run.
 func (o *controlOptions) action(
 	a *command.App, verb string, run func(context.Context, *apiclient.Client, *output.Printer) error,
 ) func(*cobra.Command, []string) error {
@@ -86,7 +86,8 @@ func (o *controlOptions) action(
 	}
 }
 
-// run sends the request, waits unless noWait is set, and prints the result.
+// run sends the request and prints the result. Unless noWait is set, it waits for the end of the
+// operation.
 func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer, force bool, do control, w doing) error {
 	co, outcome := apiclient.ControlOptions{Force: force, Part: o.part}, w.going
 	if !o.noWait {
@@ -107,7 +108,8 @@ func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out 
 	})
 }
 
-// explain completes the error of a request. An interrupted command does not cancel its request.
+// explain returns the error of a request with more details. If the user interrupted the command,
+// the error says that the request continues.
 func (o *controlOptions) explain(ctx context.Context, client *apiclient.Client, err error) error {
 	if ctx.Err() != nil {
 		return command.Interrupted("it was interrupted; the request continues", suggest.Command("volctl plugin status %s", o.id))
@@ -115,7 +117,7 @@ func (o *controlOptions) explain(ctx context.Context, client *apiclient.Client, 
 	return command.ExplainPlugin(ctx, client, err, o.id)
 }
 
-// breaks describes which FUSE mounts fail if the plugin's process ends.
+// breaks describes the FUSE mounts that fail when the plugin's process ends.
 func breaks(p *api.Plugin) string {
 	switch p.FUSEClaims {
 	case 0:

@@ -74,8 +74,8 @@ func runInit(_ context.Context, o initOptions, _ *apiclient.Client, out *output.
 	return command.WriteNew(out, text, o.file, another, o.next())
 }
 
-// next returns the command to run after the user has edited the file. The agent loads a file in its
-// plugin directory without a command, and would refuse to register the same plugin again.
+// next returns the command that the user must run after editing the file. No command is needed if
+// the file is in the plugin directory, because the agent loads the files there itself.
 func (o initOptions) next() string {
 	if dir, err := filepath.Abs(filepath.Dir(o.file)); err == nil && filepath.Base(dir) == pluginDirName {
 		return "volctl plugin list"
@@ -83,11 +83,11 @@ func (o initOptions) next() string {
 	return suggest.Command("volctl plugin register %s", o.file)
 }
 
-// pluginDirName is the last element of the plugin directory's path. The configuration sets the full
-// path, which volctl cannot know without an agent.
+// pluginDirName is the name of the plugin directory without its path. The path is part of the
+// agent's configuration, which volctl does not know.
 const pluginDirName = "plugins.d"
 
-// examples returns the list of available plugin files for the help.
+// examples lists the available plugin files, for the help text.
 func examples() string {
 	var b strings.Builder
 	for _, name := range spec.PluginExamples() {

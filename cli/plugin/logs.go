@@ -58,7 +58,7 @@ func runLogs(ctx context.Context, o logsOptions, client *apiclient.Client, out *
 	logs, err := client.PluginLogs(ctx, p.ID, apiclient.LogOptions{Lines: o.lines, Follow: o.follow, Part: o.part})
 	if err == nil {
 		_, err = io.Copy(out.Stdout, logs)
-		_ = logs.Close() // closing after the end of the stream loses no data
+		_ = logs.Close() // an error of Close does not matter at the end of the stream
 	}
 
 	return command.Failed(command.StreamEnd(ctx, o.follow, err), "read the log of plugin %q", p.ID)

@@ -1,4 +1,4 @@
-// Package plugin contains the commands of volctl for plugins. Each command has a file of its own.
+// Package plugin contains the commands of volctl for plugins, with a file for each command.
 package plugin
 
 import (
@@ -68,7 +68,7 @@ func sortedPlugins(ctx context.Context, client *apiclient.Client) ([]api.Plugin,
 	return plugins, err
 }
 
-// outOf returns the number of healthy parts and the expected number, as "1/2". It returns "-" if no
+// outOf returns the numbers of healthy and expected parts, in the form "1/2". It returns "-" if no
 // part is expected.
 func outOf(have, want int) string {
 	if want == 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 type registerOptions struct {
-	name    string // name of the file, for error messages
+	name    string // the name of the file, for error messages
 	text    []byte
 	timeout time.Duration
 	noWait  bool

@@ -58,7 +58,7 @@ func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client,
 		}
 	}
 
-	// A restart of a controller breaks no mounts. The agent itself checks whether another
+	// The restart of a controller does not break mounts. The agent itself checks whether another
 	// controller is ready.
 	if o.ask != nil && o.part.Type != "controller" {
 		var err error
@@ -70,8 +70,8 @@ func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client,
 	return o.run(ctx, client, out, force, client.RestartPlugin, doing{"restart", "restarting", "restarted"})
 }
 
-// confirmed asks for confirmation if volumes are in use. It returns true if the user agreed to
-// restart the plugin while they are in use.
+// confirmed asks the user for confirmation if any volume of the plugin is in use. It returns true
+// if the user has agreed to restart the plugin although volumes are in use.
 func (o *restartOptions) confirmed(ctx context.Context, client *apiclient.Client) (bool, error) {
 	p, err := client.Plugin(ctx, o.id)
 	if err != nil {

@@ -112,8 +112,8 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, p *api.Plugin) error {
 	return nil
 }
 
-// nextStart returns a line with the time of the next start of a plugin or a part, or no line if no
-// start is planned.
+// nextStart returns a line that shows when a plugin or part will be started next. If no start is
+// planned, it returns no line.
 func nextStart(next, now time.Time) []output.Field {
 	if next.IsZero() {
 		return nil
@@ -121,10 +121,10 @@ func nextStart(next, now time.Time) []output.Field {
 	return []output.Field{output.Named("Next", "started again "+output.In(now, next))}
 }
 
-// shownVolumes limits how many volumes the screen of a plugin lists.
+// shownVolumes is the maximum number of volumes on the screen of a plugin.
 const shownVolumes = 10
 
-// volumesHere returns how many volumes the plugin has, and how many of them are staged on this
+// volumesHere returns the number of volumes of the plugin, and how many of them are staged on this
 // host.
 func volumesHere(p *api.Plugin) string {
 	volumes := fmt.Sprintf("%d, %d staged here", len(p.Volumes), p.Staged)
@@ -134,7 +134,7 @@ func volumesHere(p *api.Plugin) string {
 	return volumes
 }
 
-// partScreen writes the screen of one part, for a plugin that has several.
+// partScreen writes the screen of one part of a plugin that has several parts.
 func partScreen(w *bytes.Buffer, out *output.Printer, p *api.PluginPart) error {
 	name := output.Joined(" ", output.Dash(p.Type), p.Instance)
 	state := output.Joined(": ", p.State, p.Reason) + ", " + output.Since(out.Now(), p.Since)
@@ -148,7 +148,7 @@ func partScreen(w *bytes.Buffer, out *output.Printer, p *api.PluginPart) error {
 	return nil
 }
 
-// partFields returns the lines that describe one part.
+// partFields returns lines that describe one part of a plugin.
 func partFields(p *api.PluginPart) []output.Field {
 	process := p.Runner
 	if p.PID != 0 {
@@ -183,7 +183,7 @@ func partFields(p *api.PluginPart) []output.Field {
 	return slices.Concat(lines, settings("Runs as", p.Running), settings(wanted, p.Wanted))
 }
 
-// settings returns one line for each key of a plugin definition.
+// settings returns a line for each key of a plugin definition.
 func settings(name string, set map[string]string) []output.Field {
 	var lines []output.Field
 	for _, key := range slices.Sorted(maps.Keys(set)) {
@@ -204,8 +204,8 @@ func lastLines(w *bytes.Buffer, out *output.Printer, p *api.PluginPart, indent s
 	}
 }
 
-// definedIn returns the file that defines the part, or a note if the plugin was registered at run
-// time.
+// definedIn returns the file that defines the part. If the plugin was registered at run time, it
+// returns a note about this instead.
 func definedIn(p *api.PluginPart) string {
 	if p.Registered {
 		return "none, registered at run time"
@@ -213,7 +213,8 @@ func definedIn(p *api.PluginPart) string {
 	return p.File
 }
 
-// capabilities returns the capabilities of the controller and of the node, without duplicates.
+// capabilities returns the capabilities of the plugin's controller and node services, without
+// duplicates.
 func capabilities(p *api.Plugin) []string {
 	can := slices.Clone(p.ControllerCapabilities)
 	for _, c := range p.NodeCapabilities {

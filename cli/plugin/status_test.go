@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// TestWantedOfRegistered checks the label of settings that are not in force yet. A registered
-// plugin has no file, so the label must not name one.
+// TestWantedOfRegistered checks the label of settings that have not taken effect yet. For a plugin
+// that was registered at run time, the label must not mention a file.
 func TestWantedOfRegistered(t *testing.T) {
 	for registered, want := range map[bool]string{false: "In file", true: "Wanted"} {
 		lines := partFields(&api.PluginPart{Registered: registered, Wanted: map[string]string{"max_in_flight": "4"}})

@@ -119,7 +119,7 @@ func (o *testOptions) check() (err error) {
 	return command.OneOf("access-mode", o.ask.AccessMode, spec.AccessModes())
 }
 
-// testResult is the JSON output of a complete test.
+// testResult is the JSON output of a complete plugin test.
 type testResult struct {
 	Plugin  string                 `json:"plugin"`
 	Checks  []api.PluginCheck      `json:"checks"`
@@ -130,8 +130,8 @@ func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *
 	t := testResult{Plugin: o.id, Checks: []api.PluginCheck{}}
 	var bad []string
 
-	// The results arrive one by one, so the table cannot compute its widths first. These widths
-	// suffice for most results.
+	// Each result is printed when it arrives, so the widths of the columns cannot be calculated in
+	// advance. These widths are sufficient for most results.
 	table := out.NewRows([]string{"Check", "Result", "Took", "Said"}, 18, 12, 7)
 	sum, err := client.TestPlugin(ctx, o.id, o.ask, func(c api.PluginCheck) error {
 		if c.Result == api.CheckBroken {
@@ -168,7 +168,8 @@ func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *
 	return command.Failed(err, "test plugin %q", o.id)
 }
 
-// conclude prints the summary below the table. For a program, it prints the complete test instead.
+// conclude prints the summary of the test below the table. If the output is for a program, it
+// prints the complete test instead.
 func (o *testOptions) conclude(out *output.Printer, t testResult, bad []string) error {
 	if !out.Human() || out.Quiet {
 		return out.Print(t, bad, nil)
@@ -197,7 +198,7 @@ func tookWords(ms float64) string {
 	}
 }
 
-// facts returns one line that describes the plugin.
+// facts returns a line that describes the plugin.
 func facts(s *api.PluginTestSummary) string {
 	has := func(yes bool, word string) string {
 		if yes {

@@ -156,7 +156,7 @@ func restoreCounts(r *api.Restore) map[string]int {
 	return n
 }
 
-// restoredVolumes returns the ids of the volumes that were restored.
+// restoredVolumes returns the ids of the restored volumes.
 func restoredVolumes(r *api.Restore) []string {
 	var ids []string
 	for _, i := range r.Items {

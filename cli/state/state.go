@@ -1,4 +1,4 @@
-// Package state contains the commands of volctl that back up and restore the state of the agent.
+// Package state contains the commands of volctl that back up and restore the agent's state.
 package state
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// New returns the group volctl state.
+// New returns the command group "volctl state".
 func New(a *command.App) *cobra.Command {
 	return command.Group("state", "Back up and restore the agent's state", "", newBackup(a), newRestore(a))
 }
@@ -29,7 +29,7 @@ func New(a *command.App) *cobra.Command {
 type backupOptions struct {
 	file     string
 	force    bool
-	terminal bool // stdout is a terminal
+	terminal bool // whether stdout is a terminal
 }
 
 func newBackup(a *command.App) *cobra.Command {
@@ -56,14 +56,14 @@ backup are useless. See docs/backup.md.`,
 	return cmd
 }
 
-// backedUp is the JSON output of the backup command.
+// backedUp is the JSON output of "volctl state backup".
 type backedUp struct {
 	File  string `json:"file"`
 	Bytes int64  `json:"bytes"`
 	Node  string `json:"node"`
 
-	// Key is the path of the key for the sealed secrets in the backup. It is set if the key is a
-	// file and not a credential.
+	// Key is the path of the file with the key for the sealed secrets in the backup. It is empty if
+	// the key is a credential.
 	Key string `json:"key"`
 }
 
@@ -111,11 +111,11 @@ func (o *backupOptions) copy(ctx context.Context, client *apiclient.Client, to i
 	return err
 }
 
-// write writes the backup file. If write fails, no file with the final name exists. Otherwise the
-// file is complete and synced.
+// write writes the backup to a file. If it succeeds, the file is complete and synced to disk. If it
+// fails, it leaves no file under the final name.
 func (o *backupOptions) write(ctx context.Context, client *apiclient.Client) (written int64, err error) {
 	dir := filepath.Dir(o.file)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(o.file)+".") // mode 0600
+	f, err := os.CreateTemp(dir, "."+filepath.Base(o.file)+".") // created with mode 0600
 	if err != nil {
 		return 0, bare(err)
 	}
@@ -142,7 +142,7 @@ func (o *backupOptions) write(ctx context.Context, client *apiclient.Client) (wr
 }
 
 // rename gives the temporary file its final name. Without --force, it does not replace an existing
-// file, if the file system supports that.
+// file, provided that the file system supports RENAME_NOREPLACE.
 func (o *backupOptions) rename(tmp string) error {
 	if o.force {
 		return bare(os.Rename(tmp, o.file))
@@ -153,7 +153,7 @@ func (o *backupOptions) rename(tmp string) error {
 	case errors.Is(err, unix.EEXIST):
 		return o.exists()
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
-		// Some file systems do not support RENAME_NOREPLACE.
+		// The file system does not support RENAME_NOREPLACE.
 		return bare(os.Rename(tmp, o.file))
 	}
 

@@ -11,13 +11,13 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// hostileNames lists names that are hard to write into a unit.
+// hostileNames lists names that are hard to write into a unit file.
 var hostileNames = []string{
 	"data", "a b", "a\tb", "a\nb", `a\040b`, `a\`, "#", "a\u00a0b", "\xff\xfe", "größe\u2003x", "- - ext4", `"a,b"`, "100%", "%h", "-", ".", "[Mount]", "a/b", "", "a=b", "\x1b[2J",
 }
 
 // FuzzGenerate checks the generated units and the line for fstab. They must mount the given volume
-// at the given directory with the given options, and contain nothing else.
+// at the given directory with the given options, and must not contain anything else.
 func FuzzGenerate(f *testing.F) {
 	for _, name := range hostileNames {
 		f.Add(name, "/srv/"+name, "ro,comment="+name)

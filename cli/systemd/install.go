@@ -13,9 +13,10 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// installs writes the files to their directories, reloads systemd, and enables the unit. It returns
-// the paths of the new and changed files, so a second run returns none. If an existing file
-// differs, it writes no file. With --force, it replaces that file.
+// installs writes the unit files, reloads systemd, and enables the unit. It returns the paths of
+// the files that it has written. It skips files that already have the right contents. If an
+// existing file has other contents, installs writes nothing and returns an error. With --force, it
+// replaces the file.
 func (o *generateOptions) installs(ctx context.Context, g *generated) (written []string, err error) {
 	for _, f := range g.Files {
 		have, err := os.ReadFile(o.host.Under(f.Path))
@@ -48,7 +49,7 @@ func (o *generateOptions) installs(ctx context.Context, g *generated) (written [
 	return written, nil
 }
 
-// accessError gives a permission error its exit code and a hint.
+// accessError adds an exit code and a hint to a permission error.
 func accessError(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return &api.Error{Code: api.CodePermission, Message: err.Error(), Hint: "run it as root, or without --install"}
@@ -56,7 +57,7 @@ func accessError(err error) error {
 	return err
 }
 
-// replaceFile replaces a file atomically. If it fails, the old file is unchanged.
+// replaceFile replaces a file atomically. If it fails, the old file remains unchanged.
 func replaceFile(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// generateOptions holds the arguments and flags that describe the units.
+// generateOptions holds the arguments and flags for the generated units.
 type generateOptions struct {
 	volume, dir    string
 	consumer       string
@@ -26,7 +26,7 @@ type generateOptions struct {
 	parsed *mount.Options
 }
 
-// check returns an error if a value cannot be part of a unit.
+// check returns an error if any value cannot be written into a unit file.
 func (o *generateOptions) check() (err error) {
 	if o.parsed, err = mount.ReadOptions(o.options); err != nil {
 		return err
@@ -62,10 +62,10 @@ func (o *generateOptions) check() (err error) {
 	return nil
 }
 
-// unitPathMax is the maximum length of a unit's name, in bytes (systemd.unit(5)).
+// unitPathMax is the maximum length of a unit name, in bytes (systemd.unit(5)).
 const unitPathMax = 255
 
-// checkDir returns an error for a directory at which systemd would not mount a volume.
+// checkDir returns an error for a directory at which systemd cannot mount a volume.
 func (o *generateOptions) checkDir() error {
 	if !filepath.IsAbs(o.dir) {
 		return command.Usage("name it by its absolute path", "%q is not an absolute path", o.dir)
@@ -90,7 +90,7 @@ func (o *generateOptions) checkDir() error {
 	return nil
 }
 
-// checkUnit refuses an invalid unit name.
+// checkUnit returns an error for an invalid unit name.
 func checkUnit(name string) error {
 	kind := filepath.Ext(name)
 	stem := strings.TrimSuffix(name, kind)
@@ -107,9 +107,8 @@ func checkUnit(name string) error {
 	}
 }
 
-// notInUnit returns the reason why a text cannot be the value of a setting, or "" if it can. A
-// setting is one line. systemd strips spaces at its ends, and a backslash at its end continues the
-// line.
+// notInUnit returns the reason why a text cannot be a value in a unit file, or "" if it can. Spaces
+// at both ends of a value are removed by systemd, and a backslash at the end continues the line.
 func notInUnit(text string) string {
 	switch {
 	case strings.ContainsFunc(text, unicode.IsControl):
@@ -130,17 +129,17 @@ var unitTypes = []string{".service", ".socket", ".target", ".timer", ".path", ".
 type generated struct {
 	Files  []unitFile `json:"files"`
 	Fstab  string     `json:"fstab"`
-	Enable string     `json:"enable"` // the unit that systemctl enable must enable
+	Enable string     `json:"enable"` // the name of the unit to enable
 }
 
-// unitFile is a unit file or a drop-in, with its path.
+// unitFile is a unit file or a drop-in.
 type unitFile struct {
 	Path string `json:"path"`
 	Text string `json:"text"`
 }
 
 // patience returns the timeout of the mount unit. It is longer than the timeout of mount.csi, so
-// that mount.csi can report its own timeout.
+// that mount.csi can still report its own timeout.
 func (o *generateOptions) patience() time.Duration {
 	return (o.parsed.Timeout + 2*mount.Grace).Round(time.Second)
 }

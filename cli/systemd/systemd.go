@@ -1,5 +1,5 @@
 // Package systemd contains the command of volctl that generates systemd units for mounts. It uses
-// package mount to parse mount options and to derive the name of a mount unit from its directory.
+// package mount to parse mount options and to find the name of the mount unit for a directory.
 package systemd
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// New returns the group volctl systemd.
+// New returns the command group "volctl systemd".
 func New(a *command.App, host mount.Host) *cobra.Command {
 	return command.Group("systemd", "Generate systemd units for volumes", "", newGenerate(a, host))
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-// unitDir is the directory for the administrator's unit files.
+// unitDir is the directory for unit files of the administrator.
 const unitDir = "/etc/systemd/system"
 
-// units returns the requested unit files, the mount unit first.
+// units returns the requested unit files, with the mount unit first.
 func (o *generateOptions) units() *generated {
 	mount := mount.UnitName(o.dir)
 	auto := strings.TrimSuffix(mount, "mount") + "automount"
@@ -33,8 +33,8 @@ func (o *generateOptions) units() *generated {
 	return g
 }
 
-// mountText returns the text of the mount unit. It does not use unit.Serialize of go-systemd, which
-// cannot write comments.
+// mountText returns the contents of the mount unit. It does not use unit.Serialize of go-systemd,
+// because that function cannot write comments.
 func (o *generateOptions) mountText(fstab string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# In /etc/fstab it would be: %s
@@ -59,8 +59,8 @@ After=volagent.service
 	return b.String()
 }
 
-// install is the section that makes systemd mount the volume at boot. The boot continues if the
-// mount fails.
+// install is the section of a unit that makes systemd mount the volume at boot. If the mount fails,
+// the boot continues.
 const install = "\n[Install]\nWantedBy=remote-fs.target\n"
 
 func (o *generateOptions) automountText() string {
@@ -73,8 +73,8 @@ func (o *generateOptions) dropIn() string {
 		o.parsed.Volume, quoted(specifiers(o.dir)))
 }
 
-// list returns the mount options as one text. The first two tell systemd that the mount needs the
-// network, and that a boot continues without the mount.
+// list returns the mount options, separated by commas. The first two options tell systemd that the
+// mount needs the network, and that the boot continues if the mount fails.
 func (o *generateOptions) list() string {
 	all := []string{"_netdev", "nofail"}
 	for _, text := range o.options {
@@ -91,7 +91,7 @@ func (o *generateOptions) list() string {
 	return strings.Join(all, ",")
 }
 
-// fstab returns the line of fstab(5) that is equivalent to the mount unit.
+// fstab returns a line of fstab(5) that has the same effect as the mount unit.
 func (o *generateOptions) fstab() string {
 	options := o.list()
 	if o.automount {
@@ -103,7 +103,7 @@ func (o *generateOptions) fstab() string {
 	return fstabField(o.volume) + " " + fstabField(o.dir) + " csi " + fstabField(options) + " 0 0"
 }
 
-// fstabField escapes the characters that separate the fields of fstab(5).
+// fstabField escapes the characters that have a special meaning in fstab(5).
 func fstabField(text string) string {
 	text = strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`).Replace(text)
 	if rest, ok := strings.CutPrefix(text, "#"); ok {
@@ -112,11 +112,11 @@ func fstabField(text string) string {
 	return text
 }
 
-// specifiers doubles percent signs. systemd would read a single one as the start of a specifier
+// specifiers doubles percent signs, because a single percent sign starts a specifier in systemd
 // (systemd.unit(5)).
 func specifiers(text string) string { return strings.ReplaceAll(text, "%", "%%") }
 
-// quoted quotes one word of a setting whose value is a list of words.
+// quoted quotes a word for a setting whose value is a list of words.
 func quoted(text string) string {
 	if !strings.ContainsAny(text, ` "'\`) {
 		return text

@@ -8,18 +8,19 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// manualAlloc is the default alloc of a claim that a person makes from a shell.
+// manualAlloc is the default alloc of a claim that a person makes in a shell.
 const manualAlloc = "manual"
 
-// serviceFromCgroup returns the systemd service of a process, given the content of its
-// /proc/PID/cgroup (see cgroups(7)). The innermost unit decides. It returns "" if that unit is a
-// scope, as for login sessions and containers, or the service manager of a user (user@UID.service).
+// serviceFromCgroup returns the systemd service of a process. The argument is the content of the
+// process's /proc/PID/cgroup (see cgroups(7)). The innermost unit decides. If this unit is a scope,
+// such as a login session or container, or a user's service manager (user@UID.service), it returns
+// "".
 func serviceFromCgroup(content string) string {
 	var path string
 	for _, g := range proc.ParseCgroups(content) {
-		// On cgroup version 1, systemd has its own hierarchy. On version 2, there is only one
-		// hierarchy, whose line names no controllers. In a hierarchy that systemd does not use, all
-		// processes are at the root.
+		// With cgroup v1, systemd has a hierarchy of its own. With cgroup v2, there is only one
+		// hierarchy, and its line contains no controllers. If systemd does not use a hierarchy, all
+		// processes are in its root.
 		if g.Controllers == "name=systemd" && g.Path != "/" {
 			path = g.Path
 			break
@@ -43,19 +44,19 @@ func serviceFromCgroup(content string) string {
 	return ""
 }
 
-// defaultAlloc returns the alloc for a claim whose command line contains no --alloc.
+// defaultAlloc returns the alloc of a claim if the user has not set --alloc.
 func defaultAlloc(a *command.App) string {
 	content, err := a.Env.Cgroup()
 	if service := serviceFromCgroup(string(content)); err == nil && service != "" {
 		return service
 	}
-	return manualAlloc // without /proc, the command cannot find the service
+	return manualAlloc // the caller is not a service, or its service is unknown
 }
 
-// defaultOwner returns the owner for a claim whose command line contains no --owner. It is the
-// current invocation of the calling service. systemd passes the id of the invocation to all
-// processes of the service. A service of a user's own service manager gets no owner, because the
-// agent cannot query that manager.
+// defaultOwner returns the owner of a claim if the user has not set --owner. The owner is the
+// current invocation of the calling service. systemd passes the invocation id to all processes of a
+// service. A claim from a user service gets no owner, because the agent cannot query the user's
+// service manager.
 func defaultOwner(a *command.App) api.Owner {
 	content, err := a.Env.Cgroup()
 	service, invocation := serviceFromCgroup(string(content)), a.Env.Getenv("INVOCATION_ID")

@@ -95,8 +95,7 @@ func (o *claimOptions) addFlags(cmd *cobra.Command) {
 	command.CompleteChoice(cmd, "attachment-mode", spec.AttachmentModes())
 }
 
-// read reads the flags. If no flag sets the alloc or the owner, read derives it from the calling
-// service.
+// read reads the flags. It derives a missing alloc or owner from the calling service.
 func (o *claimOptions) read(a *command.App, cmd *cobra.Command, id string) (err error) {
 	o.Volume = id
 	if cmd.Flags().Changed("per-alloc") {
@@ -120,7 +119,7 @@ func (o *claimOptions) read(a *command.App, cmd *cobra.Command, id string) (err 
 	return o.check()
 }
 
-// check returns an error for options that every agent would refuse.
+// check returns an error for options that no agent accepts.
 func (o *claimOptions) check() error {
 	if err := command.CheckVolumeID(o.Volume); err != nil {
 		return command.Failed(err, "claim volume %q", o.Volume)

@@ -14,14 +14,14 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// NewClaims returns the group volctl claim.
+// NewClaims returns the command group "volctl claim".
 func NewClaims(a *command.App) *cobra.Command {
 	return command.Group("claim", "Show which allocs use which volumes", "", NewClaimList(a))
 }
 
 type claimListOptions struct{ filter apiclient.ClaimFilter }
 
-// NewClaimList returns the command volctl claim list.
+// NewClaimList returns the command "volctl claim list".
 func NewClaimList(a *command.App) *cobra.Command {
 	var o claimListOptions
 	cmd := &cobra.Command{
@@ -79,7 +79,7 @@ func runClaimList(ctx context.Context, o claimListOptions, client *apiclient.Cli
 	})
 }
 
-// complete replaces prefixes of ids in the filter by complete ids.
+// complete completes the prefixes of ids in the filter.
 func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Client) error {
 	if o.filter.Volume != "" {
 		v, err := command.FindVolume(ctx, client, o.filter.Volume)
@@ -104,5 +104,5 @@ func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Clien
 	return nil
 }
 
-// claimState returns the state of a claim, with its remark.
+// claimState returns the state of a claim and its remark.
 func claimState(c *api.Claim) string { return output.Joined(", ", c.State, c.Remark) }

@@ -27,7 +27,7 @@ type createOptions struct {
 	specs                                            []api.VolumeSpec
 }
 
-// withoutFile lists the flags that describe a volume. They are allowed only without a file.
+// withoutFile lists the flags that describe a volume. They must not be combined with a volume file.
 var withoutFile = []string{"plugin", "size", "param", "mutable-param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret", "snapshot", "clone"}
 
 func newCreate(a *command.App) *cobra.Command {
@@ -97,7 +97,7 @@ agent asks again until --timeout. To continue after that, run the same command a
 	return cmd
 }
 
-// meantID adds a better hint to err if the argument is the id of a volume instead of a file.
+// meantID returns err with a better hint if the argument is the id of a volume instead of a file.
 func meantID(file string, err error) error {
 	_, statErr := os.Stat(file)
 	if err == nil || file == "-" || !errors.Is(statErr, fs.ErrNotExist) || spec.CheckVolumeID(file) != nil {
@@ -166,8 +166,8 @@ func runCreate(ctx context.Context, o createOptions, client *apiclient.Client, o
 	})
 }
 
-// apply sends the specs to the agent one by one and reports each result. While a spec takes long,
-// it shows the progress that the function state returns.
+// apply sends the specs to the agent one after another and reports each result. While the agent
+// works on a spec, apply shows the progress that the function state returns.
 func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *apiclient.Client, out *output.Printer,
 	state func(api.VolumeSpec) output.Status, one func(api.VolumeSpec) (*api.VolumeResult, error)) error {
 	var errs []error
@@ -207,7 +207,7 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 	return command.Join(errs)
 }
 
-// sayResult prints the result for one volume as a sentence.
+// sayResult prints the result for a volume as a sentence.
 func sayResult(out *output.Printer, r *api.VolumeResult) error {
 	id := r.Volume.Spec.ID
 	switch {

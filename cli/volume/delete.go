@@ -102,8 +102,8 @@ func runDelete(ctx context.Context, o deleteOptions, client *apiclient.Client, o
 	return out.Print(r, []string{o.volume}, done("deleted", o.volume, r.Left))
 }
 
-// deletable returns an error if the agent would refuse to delete the volume. The command then does
-// not ask for confirmation. The agent repeats the check.
+// deletable returns an error if the agent would refuse to delete the volume. The user is then not
+// asked for confirmation. The agent itself repeats this check.
 func (o *deleteOptions) deletable(ctx context.Context, client *apiclient.Client) error {
 	v, err := client.Volume(ctx, o.volume)
 	switch {

@@ -69,8 +69,8 @@ remove them. The command prints them.`,
 
 func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.Client, out *output.Printer) error {
 	if o.ask != nil {
-		// The command checks that the volume exists before it asks. With --forget, the volume may
-		// be deregistered already, because the command then discards its leftovers.
+		// Check that the volume exists before asking the user. With --forget, the volume may
+		// already be deregistered, because the command then discards the volume's leftovers.
 		if _, err := client.Volume(ctx, o.volume); err != nil && !o.forget {
 			if command.IsNotFound(err) && o.ignoreNotFound {
 				return out.Print(api.DeregisterResult{}, nil, output.NothingToDo)
@@ -107,7 +107,7 @@ func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.C
 	return out.Print(r, []string{o.volume}, done("deregistered", o.volume, r.Left))
 }
 
-// done returns a screen that shows the result for a volume, and the volume's leftovers.
+// done returns a screen with the result for a volume, and with the volume's leftovers.
 func done(what, volume string, left []string) func(*bytes.Buffer) error {
 	return func(w *bytes.Buffer) error {
 		w.WriteString(what + " volume " + output.QuotedList([]string{volume}) + "\n")

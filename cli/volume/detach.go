@@ -120,7 +120,7 @@ func runDetach(ctx context.Context, o detachOptions, client *apiclient.Client, o
 
 	var wg sync.WaitGroup
 	for i, alloc := range allocs {
-		// The claims are detached in parallel, so that a slow claim does not delay the others.
+		// Detach the claims in parallel, so that a slow claim does not delay the others.
 		wg.Go(func() { releases[i], errs[i] = o.release(ctx, client, alloc) })
 	}
 
@@ -135,7 +135,7 @@ func runDetach(ctx context.Context, o detachOptions, client *apiclient.Client, o
 	return command.Join(errs)
 }
 
-// progress shows the volume's current step on a terminal, with the processes that prevent the
+// progress shows the volume's current step on a terminal, and the processes that prevent the
 // unmount.
 func (o *detachOptions) progress(ctx context.Context, client *apiclient.Client, out *output.Printer) (end func()) {
 	if o.noWait || out.Columns() == 0 {
@@ -144,7 +144,7 @@ func (o *detachOptions) progress(ctx context.Context, client *apiclient.Client, 
 	return out.During(ctx, fmt.Sprintf("detaching volume %q", o.volume), command.VolumeProgress(client, o.volume, ""))
 }
 
-// released is the JSON output for one claim.
+// released is the JSON output for a detached claim.
 type released struct {
 	Volume string `json:"volume"`
 	Alloc  string `json:"alloc"`
@@ -152,11 +152,11 @@ type released struct {
 	// Outcome is "detached", or "detaching" with --no-wait.
 	Outcome string `json:"outcome"`
 
-	// Left lists the leftovers of a detach without the plugin.
+	// Left lists the leftovers if the claim was detached without the plugin.
 	Left []string `json:"left,omitempty"`
 }
 
-// targets returns the allocs whose claims the command detaches.
+// targets returns the allocs of the claims that the command detaches.
 func (o *detachOptions) targets(ctx context.Context, client *apiclient.Client) ([]string, error) {
 	if len(o.allocs) > 0 {
 		return o.allocs, nil
@@ -186,8 +186,8 @@ func (o *detachOptions) targets(ctx context.Context, client *apiclient.Client) (
 	return held, nil
 }
 
-// release detaches one claim. It returns nil if the claim does not exist and --ignore-not-found is
-// set.
+// release detaches a claim. If the claim does not exist and --ignore-not-found is set, it returns
+// nil.
 func (o *detachOptions) release(ctx context.Context, client *apiclient.Client, alloc string) (*released, error) {
 	ro, outcome := apiclient.DetachOptions{Force: o.force, WithoutPlugin: o.without}, "detaching"
 	if !o.noWait {

@@ -66,7 +66,7 @@ does not succeed, use --withdraw.`,
 	return cmd
 }
 
-// size parses SIZE. SIZE is required unless --withdraw is set.
+// size parses the argument SIZE, which is required unless --withdraw is set.
 func (o *expandOptions) size(args []string) (err error) {
 	const help = "volctl volume expand --help"
 	switch {
@@ -100,9 +100,9 @@ func runExpand(ctx context.Context, o expandOptions, client *apiclient.Client, o
 	return out.Print(r, []string{o.volume}, expandedText(o, r))
 }
 
-// expand sends the request to the agent. If the connection breaks, the agent is probably
-// restarting, so expand repeats the request. The agent has stored the expansion, and only the
-// waiting request was lost.
+// expand sends the request to the agent. A broken connection probably means that the agent
+// restarts, so expand repeats the request. The agent has stored the expansion and continues it, so
+// nothing is lost except the request that waited for it.
 func (o *expandOptions) expand(ctx context.Context, client *apiclient.Client) (*api.VolumeResult, error) {
 	if o.withdraw {
 		return client.WithdrawExpansion(ctx, o.volume)
@@ -127,8 +127,8 @@ func (o *expandOptions) expand(ctx context.Context, client *apiclient.Client) (*
 	}
 }
 
-// expandedText returns a screen with the result of an expansion. It also names a step that remains
-// to be done.
+// expandedText returns a screen with the result of an expansion. If a step remains to be done, the
+// screen says so.
 func expandedText(o expandOptions, r *api.VolumeResult) func(*bytes.Buffer) error {
 	text := fmt.Sprintf("%s volume %q to %s", r.Outcome, o.volume, output.Size(max(r.Volume.Capacity, o.bytes)))
 	x := r.Volume.Expansion

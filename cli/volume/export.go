@@ -83,7 +83,7 @@ func runExport(ctx context.Context, o exportOptions, client *apiclient.Client, o
 	return out.Write(text)
 }
 
-// find returns the volumes to export.
+// find returns the volumes to export, and their ids.
 func (o exportOptions) find(ctx context.Context, client *apiclient.Client) (specs []api.VolumeSpec, ids []string, err error) {
 	if !o.all {
 		v, err := command.FindVolume(ctx, client, o.id)

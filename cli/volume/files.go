@@ -15,12 +15,12 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// volumeFile is the volume file that register and validate read.
+// volumeFile is a volume file for the commands register and validate.
 type volumeFile struct {
-	plugin   string // the value of --plugin; if empty, the driver determines the plugin
+	plugin   string // the value of --plugin; if empty, the driver decides
 	docs     []spec.Document
 	specs    []api.VolumeSpec
-	warnings map[string][]string // warnings about a volume, by volume id
+	warnings map[string][]string // warnings by volume id
 }
 
 func (f *volumeFile) flag(a *command.App, cmd *cobra.Command) {
@@ -56,8 +56,8 @@ func (f *volumeFile) read(ctx context.Context, a *command.App, file string) erro
 	return nil
 }
 
-// warn shows the warnings to a person, even if the command fails. Programs find the warnings in the
-// results.
+// warn shows the warnings to a person. It does so even if the command fails later. For a program,
+// the warnings are part of the result.
 func (f *volumeFile) warn(out *output.Printer) {
 	if !out.Human() {
 		return
@@ -69,9 +69,9 @@ func (f *volumeFile) warn(out *output.Printer) {
 	}
 }
 
-// settle completes the specs from files of Kubernetes and Nomad, which lack some settings. It finds
-// the plugin of each volume, and keeps the settings that the registered volume already has. It
-// changes nothing in the agent.
+// settle adds the settings that files of Kubernetes and Nomad lack. It finds the plugin of each
+// volume. If a volume is already registered, settle takes the other missing settings from the
+// registered volume. It changes nothing in the agent.
 func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error {
 	var plugins []api.Plugin
 	var errs []error
@@ -108,8 +108,8 @@ func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error
 	return command.Join(errs)
 }
 
-// keep copies to s the settings that a foreign file cannot express. known is the registered volume
-// that has these settings.
+// keep copies settings to the spec s. It takes them from known, which is the registered volume, and
+// copies only settings that a file in a foreign format cannot express.
 func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	s.Secrets, s.Reclaim = known.Secrets, known.Reclaim
 	if o := known.MountOptions; d.FlagsHidden && o != nil {
@@ -121,10 +121,10 @@ func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	}
 }
 
-// pluginFor returns the id of the plugin for a volume from a foreign file. asked is the value of
-// --plugin, which takes precedence. Otherwise pluginFor chooses the plugin with the driver that the
-// file names. If several plugins have that driver, pluginFor chooses the one whose id is in the
-// file.
+// pluginFor returns the id of the plugin for a volume from a file in a foreign format. The argument
+// asked is the value of --plugin. If it is not empty, pluginFor returns it, unless that plugin has
+// a different driver. Otherwise, it finds the plugin with the driver in the file. If several
+// plugins have this driver, it returns the plugin whose id is in the file.
 func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, error) {
 	var same, silent []string
 	all := make([]string, len(plugins))

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// FuzzOwner checks that parseOwner sets exactly the fields that the owner's kind requires. It also
-// checks that the canonical spelling of a parsed owner parses to the same owner.
+// FuzzOwner checks that parseOwner sets exactly the fields that belong to the owner's kind. It also
+// checks that a parsed owner can be converted to a text and parsed again without a change.
 func FuzzOwner(f *testing.F) {
 	for _, text := range []string{"none", "pid:1", "pid:", "pid:-1", "pid:+1", "pid:0x1", "pid:1 ", "unit:", "unit:a", "unit:a.scope", "unit:a:b", "mount:1", ":", "", "unit:\x00"} {
 		f.Add(text)

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// NewList returns the command volctl volume list.
+// NewList returns the command "volctl volume list".
 func NewList(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the volumes",
@@ -64,8 +64,8 @@ func listRow(v *api.Volume, wide bool) []string {
 	return row
 }
 
-// claimStates returns the number of claims in each state, in the order in which a claim passes
-// through the states.
+// claimStates returns a text with the number of claims in each state. The states are in the order
+// in which a claim passes through them.
 func claimStates(claims []api.Claim) string {
 	counts := map[string]int{}
 	for _, c := range claims {
@@ -85,7 +85,7 @@ func claimStates(claims []api.Claim) string {
 		}
 	}
 
-	for _, c := range claims { // these states come from a newer agent
+	for _, c := range claims { // a newer agent may return states that volctl does not know
 		if counts[c.State] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[c.State], c.State))
 			delete(counts, c.State)

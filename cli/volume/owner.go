@@ -23,7 +23,7 @@ func parseOwner(s string) (api.Owner, error) {
 		return api.Owner{}, command.Usage("--owner pid:$$", "--owner pid: needs the number of a process, not %q", name)
 	case kind == api.OwnerUnit && named && name != "":
 		if !strings.Contains(name, ".") {
-			name += ".service" // systemctl adds the same suffix
+			name += ".service" // systemctl also adds this suffix
 		}
 		return api.Owner{Kind: api.OwnerUnit, Unit: name}, nil
 	default:
@@ -31,8 +31,8 @@ func parseOwner(s string) (api.Owner, error) {
 	}
 }
 
-// ownerText returns the description of an owner on a screen. It omits the name of a unit if the
-// alloc has the same name.
+// ownerText describes the owner of a claim for a screen. If the owner is a unit with the same name
+// as the alloc, the text omits the name.
 func ownerText(c *api.Claim) string {
 	o := c.Owner
 	var who, how string

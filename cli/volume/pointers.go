@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// pointer returns a hidden command with a name that other tools use. The command always fails, with
-// a hint that names the right command.
+// pointer returns a hidden command under a name that other tools use. The command always fails,
+// with a hint that suggests the right command.
 func pointer(name string, instead func(id string) string) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
@@ -28,7 +28,7 @@ func pointer(name string, instead func(id string) string) *cobra.Command {
 	}
 }
 
-// Pointers returns hidden commands for the wrong names that people try most often.
+// Pointers returns hidden commands for the wrong command names that users try most often.
 func Pointers() []*cobra.Command {
 	remove := func(id string) string {
 		return fmt.Sprintf("%s forgets the volume and keeps its data; %s destroys the data", suggest.Command("volctl volume deregister %s", id), suggest.Command("volctl volume delete %s", id))

@@ -10,13 +10,13 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// well reports whether the plugin found no problem.
+// well reports whether a report contains no problem.
 func well(r *api.Report) bool { return r == nil || len(r.Health) == 0 }
 
-// fresh is the maximum age of a plugin's report that counts as current.
+// fresh is the maximum age of a report that is shown without its age.
 const fresh = 5 * time.Second
 
-// asOf returns the age of a report, or "" if it is current.
+// asOf returns the age of a report, or "" if the report is fresh.
 func asOf(now, then time.Time) string {
 	if then.IsZero() || now.Sub(then) < fresh {
 		return ""
@@ -24,8 +24,8 @@ func asOf(now, then time.Time) string {
 	return output.Since(now, then) + " ago"
 }
 
-// volumeFacts returns the facts at the end of the first line. If there is a problem, they tell
-// whether the data is safe. Otherwise they tell how full the volume is.
+// volumeFacts returns the facts at the end of the first line of the screen. If there is a problem,
+// they say whether the data is safe. Otherwise they say how full the volume is.
 func volumeFacts(v *api.Volume, now time.Time) []string {
 	if v.DataSafe != "" || v.StillMounted != "" {
 		return []string{"data safe: " + output.Dash(v.DataSafe), "still mounted: " + output.Dash(v.StillMounted)}
@@ -65,9 +65,9 @@ func volumeFacts(v *api.Volume, now time.Time) []string {
 // bundledDriver is the CSI name of the bundled driver.
 const bundledDriver = "local.csi.volagent"
 
-// unenforced returns a note for a volume that can grow beyond its size, and "" for every other
-// volume. A directory volume of the bundled driver can do so if it has no quota. The volume context
-// and the mutable parameters show whether it has one.
+// unenforced returns a note if the volume can grow beyond its size, and "" otherwise. A directory
+// volume of the bundled driver can grow if it has no quota. The volume context and the mutable
+// parameters show whether there is a quota.
 func unenforced(v *api.Volume) string {
 	quota := v.Spec.Mutable["quota"]
 	limited := quota != "" && quota != "none" || quota == "" && v.Spec.Context["size"] == "enforced"
@@ -77,8 +77,8 @@ func unenforced(v *api.Volume) string {
 	return ", size not enforced"
 }
 
-// reportLines returns lines with the problems that a plugin reports for a volume. They also list
-// the questions that the plugin did not answer.
+// reportLines returns lines with the problems that the plugin reports for a volume, and with the
+// requests that the plugin did not answer.
 func reportLines(r *api.Report, now time.Time) []output.Field {
 	if r == nil {
 		return nil
@@ -104,7 +104,7 @@ func reportLines(r *api.Report, now time.Time) []output.Field {
 }
 
 // storageLines returns lines with the topologies and mutable parameters of a volume. An operator
-// may need these values to claim or modify the volume.
+// may need this data to claim or modify the volume.
 func storageLines(v *api.Volume) []output.Field {
 	var lines []output.Field
 	for i, t := range v.Topologies {

@@ -16,10 +16,10 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// copyTimeout is the default time to wait for an operation that copies data.
+// copyTimeout is the default timeout for operations that copy data.
 const copyTimeout = 10 * time.Minute
 
-// pluginGrace is how long the agent may first wait for a plugin that is starting.
+// pluginGrace is how long the agent may wait for a plugin to start before the operation begins.
 const pluginGrace = 30 * time.Second
 
 func newSnapshot(a *command.App) *cobra.Command {
@@ -30,7 +30,7 @@ func newSnapshot(a *command.App) *cobra.Command {
 	)
 }
 
-// takeOptions holds the options of the commands that make snapshots.
+// takeOptions holds the options of the commands that create snapshots.
 type takeOptions struct {
 	volumes, params, secrets []string
 	name                     string
@@ -114,7 +114,7 @@ create volumes from them. With the same name again, the command continues with t
 }
 
 // snapshotName builds a name from the volume's id and the time. A storage system that accepts the
-// id also accepts the added characters.
+// id also accepts the added characters. If the name is too long, snapshotName shortens the id.
 func snapshotName(id string, now time.Time) string {
 	t := now.UTC()
 	stamp := fmt.Sprintf("-%s-%03d", t.Format("20060102T150405Z"), t.Nanosecond()/int(time.Millisecond))
@@ -146,7 +146,7 @@ func (o *takeOptions) failed(err error) error {
 	return command.Failed(err, "make a snapshot of volume %q", o.volumes[0])
 }
 
-// again returns the command that continues the wait for this snapshot.
+// again returns the command with which the user can continue to wait for this snapshot.
 func (o *takeOptions) again() string {
 	if o.group {
 		return suggest.Command("volctl volume snapshot group create %s %s", o.name, o.volumes)
@@ -154,7 +154,7 @@ func (o *takeOptions) again() string {
 	return suggest.Command("volctl volume snapshot create %s %s", o.volumes[0], o.name)
 }
 
-// take asks the agent to make a snapshot or a group of snapshots, and shows the progress.
+// take asks the agent to create a snapshot or a group of snapshots, and shows the progress.
 func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, out *output.Printer,
 	call func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*A, error)) (*A, error) {
 	params, err := command.KeyValues("param", o.params)
@@ -194,7 +194,7 @@ func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, o
 	return nil, o.failed(err)
 }
 
-// progress returns the agent's current message about the snapshot.
+// progress returns the agent's last message about the snapshot.
 func (o *takeOptions) progress(client *apiclient.Client) output.Status {
 	return func(ctx context.Context) string {
 		v, err := client.Volume(ctx, o.volumes[0])

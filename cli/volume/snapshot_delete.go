@@ -115,7 +115,7 @@ func (o *snapshotDeleteOptions) failed(err error) error {
 	return command.Failed(err, "delete %s %q", o.noun(), o.id)
 }
 
-// again returns the same command with -y.
+// again returns the same command with the flag -y.
 func (o *snapshotDeleteOptions) again() string {
 	if o.group {
 		return suggest.Command("volctl volume snapshot group delete %s %s %s -y", o.plugin, o.id, o.members)
@@ -183,9 +183,9 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 	})
 }
 
-// deletable returns an error for an unknown plugin, or for a snapshot that its plugin does not
-// list. The command then does not ask for confirmation. No plugin lists groups, and some plugins
-// cannot list snapshots. The agent then decides.
+// deletable returns an error if the plugin is unknown or does not list the snapshot. The user is
+// then not asked for confirmation. Plugins cannot list groups of snapshots, and some plugins cannot
+// list snapshots either. In these cases, deletable returns nil and the agent decides.
 func (o *snapshotDeleteOptions) deletable(ctx context.Context, client *apiclient.Client, secrets map[string]api.Secret) error {
 	if _, err := client.Plugin(ctx, o.plugin); err != nil || o.group {
 		return err
@@ -198,7 +198,7 @@ func (o *snapshotDeleteOptions) deletable(ctx context.Context, client *apiclient
 
 	is := func(s api.Snapshot) bool { return s.ID == o.id || s.Name == o.id }
 	if len(all.Notes) > 0 || slices.ContainsFunc(all.Snapshots, is) {
-		return nil // the notes of the answer mean that the list is incomplete
+		return nil // a note in the answer means that the list is incomplete
 	}
 
 	return &api.Error{
@@ -267,7 +267,7 @@ func runGroupSnapshotStatus(ctx context.Context, o groupStatusOptions, client *a
 	return showGroup(out, g)
 }
 
-// completeSnapshots completes a plugin id, and then the plugin's snapshots.
+// completeSnapshots completes a plugin id, and then a snapshot of this plugin.
 func completeSnapshots(a *command.App) command.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {

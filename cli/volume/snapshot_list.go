@@ -108,7 +108,7 @@ func runSnapshotList(ctx context.Context, o snapshotListOptions, client *apiclie
 func snapshotRow(s *api.Snapshot, out *output.Printer) []string {
 	id, state := s.ID, s.State
 	if id == "" {
-		// A snapshot without an id can be deleted only by its name.
+		// If a snapshot has no id, it can be deleted only by name.
 		id = fmt.Sprintf("(named %s)", s.Name)
 	}
 
@@ -143,7 +143,7 @@ func printMade(out *output.Printer, value any, what, id, state string, bytesOf i
 	})
 }
 
-// showGroup prints a group with its snapshots.
+// showGroup prints a group of snapshots and each snapshot in it.
 func showGroup(out *output.Printer, g *api.GroupSnapshot) error {
 	var members []string
 	rows := [][]string{}

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestSnapshotName checks that a name made from an id is not longer than the maximum.
+// TestSnapshotName checks that snapshotName shortens a long id, so that the name does not exceed
+// the maximum length.
 func TestSnapshotName(t *testing.T) {
 	at := time.Date(2026, 11, 22, 11, 15, 0, 7_900_000, time.FixedZone("", 3600))
 	for id, want := range map[string]string{

@@ -62,8 +62,8 @@ func runStats(ctx context.Context, o statsOptions, client *apiclient.Client, out
 	})
 }
 
-// totalOnly reports whether the plugin returned a size without usage, as plugins do for a block
-// device.
+// totalOnly reports whether the plugin has returned only a total size, as plugins do for block
+// devices.
 func totalOnly(s api.Stats) bool {
 	return s.BytesTotal > 0 && s.BytesUsed == 0 && s.BytesAvailable == 0
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// reportWithin and reportTimeout limit how long a status waits for the plugin's report on a volume.
-// Storage that hangs must not delay the status, which must take less than a second including the
-// check of the mounts. After reportWithin, the agent lists the questions without an answer.
+// reportWithin and reportTimeout limit how long the command waits for the plugin's report on a
+// volume. The command must take less than a second even if the storage hangs. After reportWithin,
+// the agent answers and lists the requests that the plugin has not answered.
 const (
 	reportWithin  = 350 * time.Millisecond
 	reportTimeout = 400 * time.Millisecond
@@ -26,7 +26,7 @@ const (
 
 type statusOptions struct{ id string }
 
-// NewStatus returns the command volctl volume status.
+// NewStatus returns the command "volctl volume status".
 func NewStatus(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "status [ID]", Short: "Show a volume, its claims, and the reason if it waits",
@@ -59,10 +59,10 @@ func runStatus(ctx context.Context, o statusOptions, client *apiclient.Client, o
 	})
 }
 
-// ask replaces the last report in v by a current report from the plugin. It keeps the last report
-// if the plugin does not answer in time. It asks only if the volume is mounted or free, because a
-// plugin that examines a hung mount may hang too. JSON output always shows the last report, because
-// programs may ask often.
+// ask replaces the last report in v with a current report from the plugin. If the plugin does not
+// answer in time, ask keeps the last report. It asks only if the volume is mounted or free, because
+// a plugin may hang if it examines a mount that hangs. JSON output always contains the last report,
+// because programs may run the command often.
 func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage bool) {
 	if v.PluginState != api.PluginReady || v.State != api.StateMounted && v.State != api.StateFree {
 		return
@@ -107,8 +107,8 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
 	return claimTable(w, out, v.Claims)
 }
 
-// claimTable writes a table of the claims of one volume. It has a column for notes if any claim has
-// one.
+// claimTable writes a table of the claims of a volume. It has a column for notes if any claim has a
+// note.
 func claimTable(w *bytes.Buffer, out *output.Printer, claims []api.Claim) error {
 	header := []string{"Alloc", "Mode", "State", "Owner", "Since", "Path"}
 	noted := slices.ContainsFunc(claims, func(c api.Claim) bool { return c.Note != "" })
@@ -127,8 +127,8 @@ func claimTable(w *bytes.Buffer, out *output.Printer, claims []api.Claim) error 
 	return out.Table(w, "  ", header, rows)
 }
 
-// volumeCondition returns Good only if no step remains to be done. While a step hangs or a claim is
-// being detached, the condition is not Good.
+// volumeCondition returns the condition of a volume. The condition is Good only if no step is
+// running or remains to be done.
 func volumeCondition(v *api.Volume) output.Condition {
 	settled := v.State == api.StateMounted || v.State == api.StateFree
 	switch {
@@ -145,7 +145,8 @@ func healthy(v *api.Volume) bool {
 	return v.State != api.StateStuck && v.State != api.StateDegraded
 }
 
-// volumeSummary returns the agent's summary, and how long the problem has lasted.
+// volumeSummary returns the agent's summary of the volume, and the duration of the problem if there
+// is one.
 func volumeSummary(v *api.Volume, now time.Time) string {
 	text := v.Summary
 	if text == "" {
@@ -201,8 +202,8 @@ func attemptLines(at *api.Attempt, now time.Time, wide bool) []output.Field {
 	return lines
 }
 
-// step describes the current step of a volume and its outcome. It includes the gRPC code only with
-// -o wide.
+// step describes the current step of a volume and its result. With -o wide, the text contains the
+// gRPC code.
 func step(at *api.Attempt, wide bool) string {
 	text := at.Step
 	if at.Index > 0 && at.Of > 0 {
@@ -244,7 +245,7 @@ func step(at *api.Attempt, wide bool) string {
 	return text
 }
 
-// waits returns the reason why the volume waits, and the end of the wait if it is known.
+// waits returns the reason why a volume waits, and when the wait ends, if this is known.
 func waits(at *api.Attempt, now time.Time) string {
 	if at.Waits == "" || at.Next.IsZero() {
 		return at.Waits
@@ -255,7 +256,7 @@ func waits(at *api.Attempt, now time.Time) string {
 	return at.Waits + "; next check " + output.In(now, at.Next)
 }
 
-// clock formats a time of day, and adds the date if the time is more than 20 hours away.
+// clock formats a time of day. If the time is more than 20 hours away, it adds the date.
 func clock(t, now time.Time) string {
 	t = t.In(now.Location())
 	if now.Sub(t).Abs() > 20*time.Hour {
@@ -283,7 +284,8 @@ func tried(at *api.Attempt, now time.Time) string {
 	return text
 }
 
-// modeLines returns a line with the mode in force, or with the modes from which a claim may choose.
+// modeLines returns a line with the current mode of the volume. If the volume has no current mode,
+// it also returns lines with the modes that a claim can choose.
 func modeLines(v *api.Volume) []output.Field {
 	controller := "controller: " + output.YesNo(v.Controller)
 	if v.Mode != nil {

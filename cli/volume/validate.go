@@ -45,16 +45,17 @@ the command checks only the file and needs no agent.`,
 	return cmd
 }
 
-// validated is the JSON output about one volume.
+// validated is the JSON output for a volume.
 type validated struct {
 	ID string `json:"id"`
 
-	// Outcome is the result that registering or creating the file would have: created, registered,
-	// updated or unchanged. It is empty if volctl did not ask the agent.
+	// Outcome is the result that the file would have if it were registered or used to create the
+	// volume: created, registered, updated or unchanged. It is empty if volctl did not ask the
+	// agent.
 	Outcome string   `json:"outcome,omitempty"`
 	Changes []string `json:"changes,omitempty"`
 
-	// Warnings lists actions that a person must take outside of volagent.
+	// Warnings lists actions that a person must take outside volagent.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -103,7 +104,7 @@ func runValidate(ctx context.Context, o validateOptions, client *apiclient.Clien
 	return command.Join(errs)
 }
 
-// notAsked returns the error for an agent that could not be reached.
+// notAsked returns the error if the agent cannot be reached.
 func notAsked(err error) error {
 	return command.Failed(command.Hinted(err, command.Wire(err).Hint+"; or check the file alone with --offline"),
 		"ask the agent for the changes (the file itself is well-formed)")

@@ -1,5 +1,5 @@
-// Package volume contains the commands of volctl for volumes, claims and snapshots. Each command
-// has a file of its own.
+// Package volume contains the commands of volctl for volumes, claims and snapshots, with a file for
+// each command.
 package volume
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/cli/command"
 )
 
-// New returns the group volctl volume.
+// New returns the command group "volctl volume".
 func New(a *command.App) *cobra.Command {
 	cmd := command.Group("volume", "Create, claim and detach volumes", "",
 		newInit(a), newCreate(a), newRegister(a), newValidate(a),

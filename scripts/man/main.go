@@ -1,5 +1,5 @@
-// Command man writes the manual pages of both programs, one page for each command. It generates
-// them from the help texts of the commands. Usage: go run ./scripts/man DIR
+// Command man writes a manual page for each command of both programs. It generates the pages from
+// the help texts of the commands. Usage: go run ./scripts/man DIR
 package main
 
 import (
@@ -47,8 +47,8 @@ func run(args []string) error {
 	return nil
 }
 
-// buildDate returns the date in the footers of the pages. If SOURCE_DATE_EPOCH is set, it defines
-// the date, so that the same source always produces the same pages.
+// buildDate returns the date in the footer of each page. If SOURCE_DATE_EPOCH is set, buildDate
+// uses it as the date, so that the same source always produces the same pages.
 func buildDate(epoch string) (string, error) {
 	at := time.Now()
 	if epoch != "" {
@@ -62,7 +62,7 @@ func buildDate(epoch string) (string, error) {
 	return at.UTC().Format(time.DateOnly), nil
 }
 
-// manual is the title in the middle of every page's header line.
+// manual is the title in the center of each page's header.
 const manual = "CSI volumes"
 
 func page(cmd *cobra.Command, date string) string {

@@ -8,21 +8,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// section is the section of the manual for administration commands (man(1)).
+// section is the number of the manual section for administration commands (man(1)).
 const section = "8"
 
-// roff is a page in the markup language of man(7).
+// roff is a page in the roff markup of man(7).
 type roff struct{ strings.Builder }
 
-// escaped quotes text for roff. It escapes a minus too, so that the minus stays one when a reader
-// copies it from the page.
+// escaped escapes a text for roff. It also escapes hyphens, so that they are still ASCII hyphens
+// when a reader copies a command from the page.
 func escaped(text string) string {
 	return strings.NewReplacer(`\`, `\e`, `-`, `\-`, `"`, `\(dq`).Replace(text)
 }
 
 func (p *roff) line(raw string) { p.WriteString(raw + "\n") }
 
-// macro writes a request of roff. The arguments may contain spaces.
+// macro writes a roff macro. The arguments may contain spaces.
 func (p *roff) macro(name string, args ...string) {
 	line := "." + name
 	for _, a := range args {
@@ -31,8 +31,8 @@ func (p *roff) macro(name string, args ...string) {
 	p.line(line)
 }
 
-// text writes one line of a paragraph. It escapes a leading dot or quote, which roff would read as
-// a request.
+// text writes one line of a paragraph. It escapes a dot or quote at the start of the line, which
+// would begin a roff macro.
 func (p *roff) text(s string) {
 	s = escaped(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
@@ -41,7 +41,7 @@ func (p *roff) text(s string) {
 	p.line(s)
 }
 
-// prose writes a help text. It fills paragraphs and keeps indented lines unchanged.
+// prose writes a help text. It fills paragraphs, but keeps indented lines unchanged.
 func (p *roff) prose(s string) {
 	for para := range strings.SplitSeq(strings.TrimSpace(s), "\n\n") {
 		lines := strings.Split(strings.Trim(para, "\n"), "\n")
@@ -84,7 +84,7 @@ func (p *roff) verbatim(lines []string) {
 	p.macro("RE")
 }
 
-// options describes the flags, except hidden ones.
+// options describes the flags that are not hidden.
 func (p *roff) options(title string, flags *pflag.FlagSet) {
 	if !flags.HasAvailableFlags() {
 		return
@@ -112,7 +112,7 @@ func (p *roff) options(title string, flags *pflag.FlagSet) {
 	})
 }
 
-// commands lists the commands below a group of commands.
+// commands lists the subcommands of a command.
 func (p *roff) commands(cmd *cobra.Command) {
 	children := visible(cmd)[1:]
 	if len(children) == 0 {
@@ -130,7 +130,7 @@ func (p *roff) commands(cmd *cobra.Command) {
 	}
 }
 
-// shipped lists the files that a program's page describes. The keys are program names.
+// shipped lists the files that appear in a program's page. The keys are program names.
 var shipped = map[string][][2]string{
 	"volagent": {
 		{"/etc/volagent/volagent.yaml", "The configuration, with every key."},
@@ -156,7 +156,8 @@ func (p *roff) files(cmd *cobra.Command) {
 	}
 }
 
-// also lists related manual pages: that of the command's group, and those of the other programs.
+// also lists related manual pages: the page of the parent command, and the pages of the other
+// programs.
 func (p *roff) also(cmd *cobra.Command) {
 	pages := []string{"volagent", "volctl", "mount.csi"}
 	if parent := cmd.Parent(); parent != nil && parent.HasParent() {
@@ -175,10 +176,10 @@ func (p *roff) also(cmd *cobra.Command) {
 	}
 }
 
-// name returns the name of a command's page, such as volctl-volume-claim.
+// name returns the name of a command's manual page, such as volctl-volume-claim.
 func name(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// visible returns a command and all commands below it, including groups, except hidden ones.
+// visible returns a command and all its subcommands at any depth, except hidden commands.
 func visible(cmd *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{cmd}
 	for _, c := range cmd.Commands() {

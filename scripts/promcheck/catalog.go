@@ -25,14 +25,14 @@ func of(names ...string) set {
 
 func (s set) String() string { return strings.Join(slices.Sorted(maps.Keys(s)), " ") }
 
-// metric is one metric of the agent in the form in which Prometheus stores it.
+// metric describes a metric of the agent as Prometheus stores it.
 type metric struct {
-	kind string // counter or gauge; a histogram is stored as three counters
+	kind string // "counter" or "gauge"; a histogram becomes three counters
 
 	labels set
 }
 
-// catalog contains the metrics and commands that rules and dashboards may name.
+// catalog contains the metrics and commands that may occur in rules and dashboards.
 type catalog struct {
 	metrics  map[string]metric
 	commands set
@@ -44,16 +44,17 @@ var (
 	heading   = regexp.MustCompile(`(?m)^## (volctl .+)$`)
 )
 
-// newCatalog reads the table of docs/metrics.md and the headings of docs/cli.md. Both are reliable:
-// a test of agent/metrics compares the table with the code, and docs/cli.md is generated from the
-// commands.
+// newCatalog reads the table in docs/metrics.md and the headings in docs/cli.md. The table is
+// correct, because a test in agent/metrics compares it with the code. The headings are correct,
+// because docs/cli.md is generated from the commands.
 func newCatalog(metricsPage, cliPage []byte) (*catalog, error) {
 	c := &catalog{metrics: map[string]metric{}, commands: set{}, parser: parser.NewParser(parser.Options{})}
 	for _, row := range metricRow.FindAllSubmatch(metricsPage, -1) {
-		all := of("instance", "job") // the labels that Prometheus adds for the scrape target
+		all := of("instance", "job") // labels that Prometheus adds for the scrape target
 		for _, l := range strings.Fields(strings.ReplaceAll(string(row[3]), "`", "")) {
 			if l == "instance" {
-				// Prometheus renames a label of the agent that collides with a target label.
+				// If a label of the agent has the same name as a target label, Prometheus renames
+				// it.
 				l = "exported_instance"
 			}
 			all[l] = true
@@ -79,7 +80,7 @@ func newCatalog(metricsPage, cliPage []byte) (*catalog, error) {
 		return nil, errors.New("docs/metrics.md has no table of metrics, or docs/cli.md no commands")
 	}
 
-	c.metrics["up"] = metric{"gauge", of("instance", "job")} // Prometheus itself makes this metric
+	c.metrics["up"] = metric{"gauge", of("instance", "job")} // a metric of Prometheus itself
 	return c, nil
 }
 
@@ -97,11 +98,11 @@ func (c *catalog) expr(text string) (set, error) {
 	return got, nil
 }
 
-// overCounters are the functions that make no sense for a gauge.
+// overCounters lists the functions that are only useful for counters.
 var overCounters = of("rate", "irate", "increase", "resets")
 
-// yields returns the labels of an expression's result. It returns an error for an unknown metric or
-// label.
+// yields returns the labels of an expression's result. It returns an error if the expression
+// contains an unknown metric or label.
 func (c *catalog) yields(e parser.Expr) (set, error) {
 	switch e := e.(type) {
 	case *parser.VectorSelector:
@@ -195,8 +196,8 @@ func (c *catalog) binary(e *parser.BinaryExpr) (set, error) {
 	}
 }
 
-// matched returns an error for a label in on() that one side lacks, and for a label in ignoring()
-// that both sides lack.
+// matched checks the labels in on() and ignoring(). It returns an error if one operand lacks a
+// label in on(), or if both operands lack a label in ignoring().
 func matched(left, right set, m *parser.VectorMatching) error {
 	if m.On {
 		return errors.Join(has(left, m.MatchingLabels), has(right, m.MatchingLabels))

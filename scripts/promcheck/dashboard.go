@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// dashboard is a Grafana dashboard, with only the fields that the project's dashboard uses.
+// dashboard is a Grafana dashboard. It has only the fields that the project's dashboard uses.
 type dashboard struct {
 	Title         string          `json:"title"`
 	UID           string          `json:"uid"`
@@ -84,17 +84,17 @@ var (
 	legend      = regexp.MustCompile(`\{\{(\w+)\}\}`)
 )
 
-// builtin maps Grafana's own variables to sample values.
+// builtin maps the variables that Grafana defines to sample values.
 var builtin = map[string]string{"__rate_interval": "5m", "__range": "1h"}
 
-// columns is the width of a dashboard. oldest is the schema version of Grafana 10, the oldest
-// supported one.
+// columns is the width of a dashboard. oldest is the schema version of Grafana 10, which is the
+// oldest supported version.
 const (
 	columns = 24
 	oldest  = 38
 )
 
-// dashboard checks a dashboard and counts its panels.
+// dashboard checks a dashboard and returns the number of panels.
 func (c *catalog) dashboard(text []byte) (n int, err error) {
 	var d dashboard
 
@@ -143,8 +143,7 @@ func (c *catalog) dashboard(text []byte) (n int, err error) {
 	return len(d.Panels), err
 }
 
-// variable checks one of the dashboard's variables. The map vars contains the variables that
-// precede it.
+// variable checks a variable of the dashboard. The map vars contains all variables before it.
 func (c *catalog) variable(v variable, vars map[string]string) error {
 	switch {
 	case v.Name == "" || vars[v.Name] != "":
@@ -223,7 +222,7 @@ func (c *catalog) panel(p panel, vars map[string]string) error {
 	return nil
 }
 
-// substitute replaces the variables in a text by their sample values.
+// substitute replaces the variables in a text with their sample values.
 func substitute(text string, vars map[string]string) (string, error) {
 	var err error
 	out := varName.ReplaceAllStringFunc(text, func(v string) string {

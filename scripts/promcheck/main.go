@@ -1,7 +1,7 @@
-// Command promcheck checks the alert rules and the dashboard in packaging/. It reads them with
-// Prometheus' own parser, and compares them with docs/metrics.md and docs/cli.md. Every expression
-// must parse. Every metric, label and command that they mention must exist. promcheck is a separate
-// module, so that the agent's module does not depend on Prometheus' server.
+// Command promcheck checks the alert rules and the dashboard in packaging/. Every expression must
+// parse with the parser of Prometheus. Every metric, label and command in the files must exist in
+// docs/metrics.md or docs/cli.md. The command is in a module of its own, so that the agent's module
+// does not depend on the Prometheus server.
 //
 //	promcheck ROOT
 package main
@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// run checks the rules and the dashboard in the clone at the given root.
+// run checks the rules and the dashboard in the repository at the given path.
 func run(args []string, out io.Writer) error {
 	if len(args) != 1 {
 		return errors.New("usage: promcheck ROOT")
@@ -32,7 +32,7 @@ func run(args []string, out io.Writer) error {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "promcheck:", err)
 		}
-		return text // the checks reject an empty text
+		return text // after an error, the checks reject the empty text
 	}
 
 	c, err := newCatalog(read("docs", "metrics.md"), read("docs", "cli.md"))

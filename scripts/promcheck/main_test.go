@@ -28,8 +28,8 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// fault is a mistake in a file. The test replaces the text was by the text is. The check must then
-// report the error want.
+// fault describes a mistake that the test makes in a file by replacing was with is. The check must
+// then report an error that contains want.
 type fault struct{ was, is, want string }
 
 func plant(t *testing.T, text string, faults map[string]fault, check func([]byte) (int, error)) {

@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ruleFile is a Prometheus rule file, with only the fields that the project's rules use.
+// ruleFile is a Prometheus rule file. It has only the fields that the project's rules use.
 type ruleFile struct {
 	Groups []struct {
 		Name     string `yaml:"name"`
@@ -33,7 +33,7 @@ type rule struct {
 
 var severities = []string{"critical", "warning", "info"}
 
-// rules checks a rule file and counts its alerts.
+// rules checks a rule file and returns the number of alerts.
 func (c *catalog) rules(text []byte) (n int, err error) {
 	var f ruleFile
 	dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -108,10 +108,10 @@ func (c *catalog) alert(r rule) error {
 	return c.command(r.Annotations["description"])
 }
 
-// templateFuncs contains those functions of Prometheus' templates that the rules use.
+// templateFuncs contains the template functions of Prometheus that the rules use.
 var templateFuncs = template.FuncMap{"humanizePercentage": fmt.Sprint, "humanizeTimestamp": fmt.Sprint, "humanize": fmt.Sprint}
 
-// words checks that a template is valid and names only labels of the alert.
+// words checks that a template is valid and uses only labels of the alert.
 func words(text string, all set) error {
 	t, err := template.New("").Funcs(templateFuncs).Parse("{{$labels := .}}{{$value := .}}" + text)
 	if err != nil {
@@ -138,7 +138,8 @@ func words(text string, all set) error {
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// command checks that a description quotes a command, and that every volctl command in it exists.
+// command checks that a description contains a command in quotes. Every volctl command in the
+// description must exist.
 func (c *catalog) command(text string) error {
 	found := quoted.FindAllStringSubmatch(text, -1)
 	if len(found) == 0 {

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// finding is one sentence that breaks a rule.
+// finding is a sentence that breaks a rule.
 type finding struct {
 	text     text
 	rule     *rule
@@ -22,7 +22,7 @@ type finding struct {
 	sentence string
 }
 
-// check applies all rules to all sentences.
+// check applies all rules to all texts.
 func check(texts []text) []finding {
 	var all []finding
 	for _, t := range texts {
@@ -48,7 +48,8 @@ func (c counts) total() int {
 	return sum
 }
 
-// count returns the number of findings in each directory that has texts.
+// count returns the number of findings in each directory. It includes directories with texts but
+// without findings.
 func count(texts []text, findings []finding) counts {
 	c := counts{}
 	for _, t := range texts {
@@ -60,10 +61,10 @@ func count(texts []text, findings []finding) counts {
 	return c
 }
 
-// ratchet compares the counts with a baseline file. A higher count is an error. A lower count that
-// the file does not record is also an error, because the count could rise again unnoticed. An
-// update writes the file unless the total rises. Findings may therefore move to another directory
-// together with their code.
+// ratchet compares the counts with the baseline file. A higher count is an error. A lower count is
+// also an error, because the count could later rise again without notice. If update is set, ratchet
+// writes the new counts to the file, unless the total has risen. Findings can therefore move to
+// another directory together with their code.
 func ratchet(file string, now counts, findings []finding, update bool, out io.Writer) error {
 	was, err := readBaseline(file)
 	first := errors.Is(err, fs.ErrNotExist)
@@ -113,7 +114,7 @@ func ratchet(file string, now counts, findings []finding, update bool, out io.Wr
 	return err
 }
 
-// readBaseline reads a baseline file, in which each line contains a count and a directory.
+// readBaseline reads a baseline file. Each line contains a count and a directory.
 func readBaseline(file string) (counts, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -156,8 +157,8 @@ func printFindings(out io.Writer, findings []finding, dir string) error {
 	return errors.Join(errs...)
 }
 
-// printRates prints how often comments, messages and pages break each rule. For comments it also
-// prints the rate for a thousand lines.
+// printRates prints how often comments, messages and pages break each rule. For comments, it also
+// prints the number of findings per thousand lines.
 func printRates(out io.Writer, texts []text, findings []finding) error {
 	lines := 0
 	for _, t := range texts {

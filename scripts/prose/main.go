@@ -1,5 +1,5 @@
-// Command prose counts phrases that make comments, messages and pages hard to read, and keeps
-// their number from growing. The rules are in rules.go.
+// Command prose counts phrases that make comments, messages and pages hard to read. It fails if the
+// number of such phrases has risen. The rules are in rules.go.
 //
 //	prose ROOT              compare the clone at ROOT with its baseline
 //	prose -update ROOT      record new counts; fail if the total is higher
@@ -24,7 +24,8 @@ func main() {
 	}
 }
 
-// baselineFile is the file with the counts of the last commit, relative to the root of a clone.
+// baselineFile is the path of the file with the recorded counts, relative to the root of the
+// repository.
 const baselineFile = "scripts/prose/baseline.txt"
 
 func run(args []string, out io.Writer) error {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestExamples checks that the bad example of each rule breaks the rule, and that the good one
+// TestExamples checks that the bad example of each rule breaks the rule, and that the good example
 // breaks no rule.
 func TestExamples(t *testing.T) {
 	for i := range rules {
@@ -112,7 +112,8 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// TestRatchet checks that counts may fall or move with their code, but not rise.
+// TestRatchet checks that counts may fall, or move to another directory, but that the total may not
+// rise.
 func TestRatchet(t *testing.T) {
 	dir := t.TempDir()
 	base := filepath.Join(dir, "baseline.txt")

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// rule finds one kind of phrase. A sentence breaks the rule once for each match of the pattern that
-// does not overlap a match of the exception.
+// rule describes one kind of bad phrase. The number of times that a sentence breaks the rule is the
+// number of matches of the pattern, without those that overlap a match of the exception.
 type rule struct {
 	name   string
 	match  *regexp.Regexp
@@ -14,7 +14,7 @@ type rule struct {
 	broken func(sentence string) bool
 	advice string
 
-	// bad is a sentence that breaks the rule, and good is the same sentence without the fault.
+	// bad is a sentence that breaks the rule, and good is a better version of that sentence.
 	bad, good string
 }
 
@@ -67,7 +67,7 @@ var rules = []rule{
 	},
 	{
 		name: "old term",
-		// Identifiers may still contain the old name, for example Debts.
+		// The rule applies only to prose, so identifiers such as Debts are allowed.
 		match:  regexp.MustCompile(`\b(debts?|owed|owes|owing|unpaid|indebted)\b`),
 		advice: `the glossary in docs/ARCHITECTURE.md calls it a "pending call"`,
 		bad:    "A debt blocks the volume.",
@@ -97,7 +97,7 @@ var rules = []rule{
 	},
 }
 
-// breaks returns how often a sentence breaks the rule.
+// breaks returns how many times a sentence breaks the rule.
 func (r *rule) breaks(sentence string) int {
 	if r.broken != nil {
 		if r.broken(sentence) {

@@ -6,18 +6,18 @@ import (
 	"unicode/utf8"
 )
 
-// maxSubject is the maximum length of a commit subject. `git log --oneline` shows it completely in
-// 100 columns.
+// maxSubject is the maximum length of a commit subject. A subject of this length fits into the 100
+// columns of a line of `git log --oneline`.
 const maxSubject = 90
 
-// pastOrThird lists endings that show that the first word is not an imperative.
+// pastOrThird lists word endings that are not imperative, as in "added" and "adding".
 var pastOrThird = []string{"ed", "ing"}
 
-// checkSubject returns the first mistake in the subject of a commit.
+// checkSubject returns an error for the first mistake in the subject of a commit.
 func checkSubject(subject string) error {
 	text := subject
 	if _, rest, found := strings.Cut(subject, ": "); found && !strings.Contains(subject[:len(subject)-len(rest)-2], " ") {
-		text = rest // the subject begins with a path: "volmgr/mount: text"
+		text = rest // the subject begins with a path, as in "volmgr/mount: text"
 	}
 
 	first, _, _ := strings.Cut(text, " ")

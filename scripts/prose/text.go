@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// kind is the kind of text: a comment, a message or a page.
+// kind says whether a text is a comment, a message or part of a page.
 type kind int
 
 const (
@@ -24,10 +24,10 @@ const (
 // text is one paragraph of a file.
 type text struct {
 	kind  kind
-	file  string // relative to the root
+	file  string // the path, relative to the root
 	line  int
 	words string
-	lines int // the number of lines of a comment
+	lines int // the number of lines, if the text is a comment
 }
 
 // readTree reads the prose of all Go files and Markdown pages below a root directory.
@@ -68,8 +68,8 @@ func readTree(root string) ([]text, error) {
 	return all, err
 }
 
-// goTexts reads the comments of a Go file. It also reads the messages of a file that is not a test.
-// It ignores the messages of rules.go, because they quote the phrases that the rules forbid.
+// goTexts reads the comments of a Go file, and the messages if the file is not a test. It ignores
+// the messages in rules.go, because they quote the phrases that the rules forbid.
 func goTexts(file string, src []byte) ([]text, error) {
 	fset := token.NewFileSet()
 	parsed, err := parser.ParseFile(fset, file, src, parser.ParseComments|parser.SkipObjectResolution)
@@ -119,8 +119,8 @@ func goTexts(file string, src []byte) ([]text, error) {
 	return all, nil
 }
 
-// literal returns the value of a string literal or of a sum of string literals. An operand that is
-// not a literal counts as one word.
+// literal returns the value of a string literal, or of several literals joined by "+". It replaces
+// an operand that is not a literal with one word.
 func literal(e ast.Expr) (words string, ok bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -162,8 +162,8 @@ func isProse(s string) bool {
 	return n >= 3
 }
 
-// split returns the paragraphs of a text, each on one line. It omits indented lines, because they
-// are examples.
+// split returns the paragraphs of a text, each as a single line. It omits indented lines, because
+// they are examples.
 func split(s string) []string {
 	var all, lines []string
 	end := func() {
@@ -195,8 +195,8 @@ var (
 	item = regexp.MustCompile(`^\s*([-*]|\d+\.) `)
 )
 
-// pageTexts reads a Markdown page: paragraphs, list items, headings and the cells of tables.
-// Code stands as one word.
+// pageTexts reads the paragraphs, list items, headings and table cells of a Markdown page. It
+// replaces each piece of code with one word.
 func pageTexts(file, src string) []text {
 	var all []text
 	start, lines, fenced := 0, []string(nil), false
@@ -247,7 +247,7 @@ func pageTexts(file, src string) []text {
 
 var sentenceEnd = regexp.MustCompile(`([.?!])["”)]*\s+["“(]?[A-Z` + "`" + `]`)
 
-// sentences splits a paragraph.
+// sentences splits a paragraph into sentences.
 func sentences(words string) []string {
 	var all []string
 	for {

@@ -1,10 +1,10 @@
-// Command sbom writes the contents of the built programs as a CycloneDX document. The document
-// lists the module of this project, Go's standard library, and every linked module with its version
-// and checksum. The data comes from the built programs themselves, so the document describes
-// exactly the shipped code.
+// Command sbom writes a CycloneDX document that describes the contents of the built programs. The
+// document lists this project's module, the Go standard library, and every linked module with its
+// version and checksum. The data comes from the built programs, so the document describes exactly
+// the code that is shipped.
 //
-// The document has neither a serial number nor a creation time, so that the same programs always
-// produce the same bytes.
+// The document has neither a serial number nor a creation time, so the same programs always produce
+// the same document.
 package main
 
 import (
@@ -70,7 +70,8 @@ func run(w io.Writer, version, unixTime string, programs []string) error {
 	return cdx.NewBOMEncoder(w, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom)
 }
 
-// modules returns the modules that are linked into the programs, each module once, sorted by path.
+// modules returns the modules that are linked into the programs, sorted by path and without
+// duplicates.
 func modules(programs []string) ([]debug.Module, error) {
 	all := map[string]debug.Module{}
 	for _, program := range programs {

@@ -1,12 +1,12 @@
-// Command shape prints figures about the structure of the code: files, lines, methods, and how
-// many references between the files of a package point back.
+// Command shape prints figures about each package: the number of files, lines and methods, and the
+// number of references between files that point back.
 //
 //	shape ROOT
 //
 // A file refers to another file of its package if it uses a declaration of that file. A package is
-// easy to read in parts if its files have an order in which each refers only to later files. The
-// command searches for the order with the fewest references that point back to an earlier file. It
-// counts one reference for each pair of files.
+// easy to read if its files can be ordered so that each file refers only to later files. For each
+// package, the command searches for the order with the fewest references that point back to an
+// earlier file. It counts at most one reference from one file to another.
 package main
 
 import (

@@ -15,8 +15,8 @@ func TestLinesOfCode(t *testing.T) {
 	}
 }
 
-// TestFewestBack checks that no reference of a chain points back, and one reference of a circle
-// does.
+// TestFewestBack checks that a chain of references has none that points back, and that a cycle has
+// one.
 func TestFewestBack(t *testing.T) {
 	refs := func(n int, pairs ...[2]int) graph {
 		g := make(graph, n)
@@ -43,8 +43,8 @@ func TestFewestBack(t *testing.T) {
 	}
 }
 
-// TestRun checks the figures of a package whose files use each other. One of the files is generated
-// and one is a test.
+// TestRun checks the figures of a package that has ordinary files, a generated file and a test
+// file.
 func TestRun(t *testing.T) {
 	root := t.TempDir()
 	for name, src := range map[string]string{
@@ -73,7 +73,7 @@ func TestRun(t *testing.T) {
 			row = f
 		}
 	}
-	// The files a and b use each other, and c uses b.
+	// The files a and b refer to each other, and c refers to b.
 	if got := strings.Join(row, " "); got != "p 3 9 40.0 3 1 33 T 2" {
 		t.Errorf("got %q in\n%s", got, out.String())
 	}

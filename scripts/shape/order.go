@@ -2,7 +2,7 @@ package main
 
 import "math/rand/v2"
 
-// graph shows for each file to which other files it refers.
+// graph records references: g[i][j] is set if file i refers to file j.
 type graph [][]bool
 
 // number returns the number of references in the graph.
@@ -18,12 +18,12 @@ func (g graph) number() int {
 	return n
 }
 
-// searches is the number of random orders that fewestBack improves. For this project's code, a
-// larger number gives no better result.
+// searches is the number of random orders with which fewestBack starts. A larger number gives no
+// better result for this project.
 const searches = 200
 
-// fewestBack returns the number of references that point back in the best order that it finds. It
-// starts from random orders, which are the same in each run, and improves each of them by moving
+// fewestBack returns the smallest number of references that point back in any order that it finds.
+// It starts with random orders, which are the same in each run, and improves each order by moving
 // one file at a time.
 func fewestBack(g graph) int {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // The search must give the same result each time.
@@ -38,7 +38,7 @@ func fewestBack(g graph) int {
 	return best
 }
 
-// back returns the number of references to files that come earlier in the order.
+// back returns the number of references to earlier files in the given order.
 func (g graph) back(order []int) int {
 	n := 0
 	for i, from := range order {
@@ -51,11 +51,11 @@ func (g graph) back(order []int) int {
 	return n
 }
 
-// improve moves one file to its best position, and reports whether the order became better.
+// improve moves one file to its best position, and reports whether the order is now better.
 func improve(g graph, order []int) bool {
 	for i := range order {
 		best, place, delta := 0, i, 0
-		for j := i - 1; j >= 0; j-- { // move the file up past order[j]
+		for j := i - 1; j >= 0; j-- { // move the file before order[j]
 			delta += cost(g, order[j], order[i])
 			if delta < best {
 				best, place = delta, j
@@ -76,7 +76,8 @@ func improve(g graph, order []int) bool {
 	return false
 }
 
-// cost returns how many more references point back after two neighbouring files are swapped.
+// cost returns by how much the number of references that point back grows if two adjacent files are
+// swapped.
 func cost(g graph, first, second int) int {
 	delta := 0
 	if g[first][second] {

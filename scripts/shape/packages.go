@@ -14,17 +14,17 @@ import (
 	"strings"
 )
 
-// pkg is one package without its tests.
+// pkg is a package without its tests.
 type pkg struct {
-	dir   string // relative to the root
+	dir   string // the path, relative to the root
 	fset  *token.FileSet
 	files []*ast.File
 	uses  map[*ast.Ident]types.Object
 
-	code, blank, lines int // lines of code without comments, empty lines, all lines
+	code, blank, lines int // lines of code without comments, empty lines, and all lines
 }
 
-// testCode reports whether only tests use the package.
+// testCode reports whether the package is used only by tests.
 func (p *pkg) testCode() bool { return p.dir == filepath.Join("volmgr", "csitest") }
 
 // readPackages reads all packages below a root directory.
@@ -87,7 +87,7 @@ func (p *pkg) read(path string) error {
 	return nil
 }
 
-// linesOfCode returns the number of lines that contain more than a comment.
+// linesOfCode returns the number of lines with code.
 func linesOfCode(src []byte) int {
 	fset := token.NewFileSet()
 	file := fset.AddFile("", fset.Base(), len(src))
@@ -110,16 +110,16 @@ func linesOfCode(src []byte) int {
 	}
 }
 
-// noImports is an importer that imports nothing, because only declarations of the package itself
-// count.
+// noImports is an importer that imports nothing. The command needs no imports, because it considers
+// only declarations of the package itself.
 type noImports struct{}
 
 func (noImports) Import(path string) (*types.Package, error) {
 	return nil, fmt.Errorf("%s is not imported", path)
 }
 
-// resolve finds the declaration of each identifier. It ignores the errors about types of imported
-// packages, which stay unknown.
+// resolve finds the declaration of each identifier. It ignores type errors that result from the
+// missing imports.
 func (p *pkg) resolve() {
 	p.uses = map[*ast.Ident]types.Object{}
 	conf := types.Config{
@@ -129,7 +129,7 @@ func (p *pkg) resolve() {
 	_, _ = conf.Check(p.dir, p.fset, p.files, &types.Info{Uses: p.uses})
 }
 
-// mostMethods returns the type with the most methods, and their number.
+// mostMethods returns the name of the type with the most methods, and the number of its methods.
 func (p *pkg) mostMethods() (name string, methods int) {
 	number := map[string]int{}
 	for _, f := range p.files {
@@ -159,7 +159,7 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// references returns which files use declarations of which other files.
+// references returns the graph of references between the files of the package.
 func (p *pkg) references() graph {
 	number := map[*token.File]int{}
 	for i, f := range p.files {
