@@ -64,7 +64,7 @@ func TestBackup(t *testing.T) {
 	again := open(t, in, statedb.Options{})
 	equal(t, "in place of the file", len(again.Volumes()), 41)
 	do(t, again.Update, func(tx *statedb.Tx) error {
-		for i := range 200 { //  the database grows, and its new pages overwrite the seal
+		for i := range 200 { // the database grows, and its new pages overwrite the seal
 			tx.PutVolume(record(fmt.Sprintf("new%d", i), "a", "b"))
 		}
 		return nil

@@ -23,7 +23,7 @@ func BenchmarkCommit(b *testing.B) {
 				for b.Loop() {
 					do(b, db.Update, func(tx *statedb.Tx) error {
 						for range n {
-							next = (next + 97) % volumes //  so the changed volumes are not adjacent
+							next = (next + 97) % volumes // so the changed volumes are not adjacent
 							r, _ := tx.Volume(fmt.Sprintf("volume-%05d", next))
 							tx.PutVolume(touched(r, what == "records"))
 						}

@@ -23,7 +23,7 @@ func BenchmarkUpdate(b *testing.B) {
 			db := filled(b, 1000)
 			before := db.Commits()
 			var n atomic.Int64
-			b.SetParallelism(writers) //  testing multiplies this number by GOMAXPROCS
+			b.SetParallelism(writers) // testing multiplies this number by GOMAXPROCS
 			b.ResetTimer()
 			update := func(i int64) {
 				id := fmt.Sprintf("v%d", i%1000)
@@ -70,7 +70,7 @@ func BenchmarkSave(b *testing.B) {
 func BenchmarkSteps(b *testing.B) {
 	db := filled(b, 1000)
 	var n atomic.Int64
-	b.SetParallelism(16) //  testing multiplies this number by GOMAXPROCS
+	b.SetParallelism(16) // testing multiplies this number by GOMAXPROCS
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			r, _ := db.Volume(fmt.Sprintf("v%d", n.Add(1)%1000))

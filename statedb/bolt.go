@@ -28,7 +28,7 @@ type Damage struct {
 	Path string
 	Why  error
 
-	file os.FileInfo //  identity of the damaged file
+	file os.FileInfo // identity of the damaged file
 }
 
 // Error implements error.
@@ -91,9 +91,9 @@ func judge(path string, file os.FileInfo, err error) error {
 // opened is an open bbolt file.
 type opened struct {
 	*bbolt.DB
-	file     *os.File    //  bbolt's descriptor, which bbolt leaves open after a panic
-	info     os.FileInfo //  attributes of file
-	readOnly bool        //  the file is on a read-only file system
+	file     *os.File    // bbolt's descriptor, which bbolt leaves open after a panic
+	info     os.FileInfo // attributes of file
+	readOnly bool        // the file is on a read-only file system
 }
 
 // abandon closes a file after a panic of bbolt. It does not call bbolt's own Close, which might
@@ -124,7 +124,7 @@ func (o *opened) prepare(path string, wait time.Duration) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot open %s: %w", path, err), o.file.Close())
 	}
-	if o.info.Size() == 0 { //  the file is new
+	if o.info.Size() == 0 { // the file is new
 		return nil
 	}
 	if err := checkPages(o.file, o.info.Size()); err != nil {
@@ -155,7 +155,7 @@ func openBolt(path string, wait time.Duration) (o opened, err error) {
 	case err == nil:
 		return o, nil
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum),
-		o.info.Size() > 0 && o.info.Size() < 2*int64(os.Getpagesize()): //  the file is too short; bbolt has no specific error for this
+		o.info.Size() > 0 && o.info.Size() < 2*int64(os.Getpagesize()): // the file is too short; bbolt has no specific error for this
 		return o, nonsense{err}
 	default:
 		return o, fmt.Errorf("cannot open the state database %s: %w", path, err)
@@ -178,7 +178,7 @@ func guard(damaged func(panicked any)) (end func()) {
 // worded describes a panic in plain words for the operator, and appends Go's own text for
 // developers.
 func worded(panicked any) any {
-	if _, is := panicked.(interface{ Addr() uintptr }); is { //  a memory fault, see debug.SetPanicOnFault
+	if _, is := panicked.(interface{ Addr() uintptr }); is { // a memory fault, see debug.SetPanicOnFault
 		return fmt.Sprintf("a part of it is missing (%v)", panicked)
 	}
 	if _, is := panicked.(runtime.Error); is {
@@ -221,6 +221,6 @@ func (o opened) unwritable(path string) error {
 
 // used returns how many bytes of its file the database uses, or 0 if the number is unknown.
 func (o opened) used() (n int64) {
-	_ = o.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) //  an error is ignored, because the number appears only in a message
+	_ = o.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) // an error is ignored, because the number appears only in a message
 	return n
 }

@@ -41,7 +41,7 @@ func rank(n uint64) func(*statedb.Tx) error {
 // succeeded, the change is in memory.
 var verbs = map[string]struct {
 	change       func(t *testing.T, db *statedb.DB, n uint64) error
-	needsCommit  bool //  the method waits for a commit before it returns
+	needsCommit  bool // the method waits for a commit before it returns
 	killed       bool // the change survives a kill of the agent
 	powerCut     bool // the change survives a power cut
 	keptOnFailed bool // memory keeps the change if the commit fails
@@ -57,7 +57,7 @@ var verbs = map[string]struct {
 	"Save first":     {change: saved(volume.SaveFirst), needsCommit: true, killed: true, powerCut: true, keptOnFailed: true},
 	"Save at once, of a kind that the log cannot hold": {change: func(t *testing.T, db *statedb.DB, n uint64) error {
 		return db.Save(t.Context(), func(tx *statedb.Tx) volume.Saving {
-			_ = rank(n)(tx) //  the change from rank never fails
+			_ = rank(n)(tx) // the change from rank never fails
 			statedb.RuntimeVolumes.Put(tx, runtimeVolume("data"))
 			return volume.SaveAtOnce
 		})
@@ -67,7 +67,7 @@ var verbs = map[string]struct {
 func saved(s volume.Saving) func(*testing.T, *statedb.DB, uint64) error {
 	return func(t *testing.T, db *statedb.DB, n uint64) error {
 		return db.Save(t.Context(), func(tx *statedb.Tx) volume.Saving {
-			_ = rank(n)(tx) //  the change from rank never fails
+			_ = rank(n)(tx) // the change from rank never fails
 			return s
 		})
 	}
@@ -148,7 +148,7 @@ func failedCommit(t *testing.T) {
 			db := open(t, path, statedb.Options{})
 			do(t, db.Update, put(record("v")))
 			away := filepath.Dir(path) + "-away"
-			if err := os.Rename(filepath.Dir(path), away); err != nil { //  without its directory, every commit fails
+			if err := os.Rename(filepath.Dir(path), away); err != nil { // without its directory, every commit fails
 				t.Fatal(err)
 			}
 

@@ -30,10 +30,10 @@ func copyPaths(path string) []string {
 // copier decides when to make a copy. Only the writer goroutine uses it.
 type copier struct {
 	newest string           // path of the newest copy
-	stale  bool             //  a commit was made after the start of the last copy
+	stale  bool             // a commit was made after the start of the last copy
 	due    <-chan time.Time // fires when the next copy is due; nil if none is planned
 	ended  chan error       // receives the result of the current copy; nil if no copy is in progress
-	tried  time.Time        //  time at which the last copy was started
+	tried  time.Time        // time at which the last copy was started
 }
 
 // plan schedules the next copy if one is needed.
@@ -44,9 +44,9 @@ func (c *copier) plan() {
 
 	last := c.tried
 	if info, err := os.Stat(c.newest); err != nil {
-		last = time.Time{} //  no copy exists yet, so the first copy must not be delayed
+		last = time.Time{} // no copy exists yet, so the first copy must not be delayed
 	} else if info.ModTime().Before(time.Now()) {
-		last = info.ModTime() //  an earlier agent may have made the copy at this time
+		last = info.ModTime() // an earlier agent may have made the copy at this time
 	}
 	c.due = time.After(copyWait(time.Since(last)))
 }
@@ -86,7 +86,7 @@ func (b *backups) rotate() error {
 // forgetTemp removes temporary files that a killed agent left behind.
 func forgetTemp(path string) {
 	for _, name := range []string{filepath.Join(filepath.Dir(path), tempName), rewriting(path), rewriting(logPath(path)), rewriting(copyPaths(path)[0])} {
-		_ = os.Remove(name) //  if the removal fails, the next copy reports the reason
+		_ = os.Remove(name) // if the removal fails, the next copy reports the reason
 	}
 }
 

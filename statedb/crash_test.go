@@ -33,8 +33,8 @@ func die(args []string) error {
 			return
 		}
 		if n--; n == 0 {
-			<-time.After(20 * time.Millisecond)            //  so that acknowledgements can still be printed
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) //  the kill ends this process, so no error can be handled
+			<-time.After(20 * time.Millisecond)            // so that acknowledgements can still be printed
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // the kill ends this process, so no error can be handled
 			select {}
 		}
 	}})

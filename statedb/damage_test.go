@@ -53,7 +53,7 @@ func TestSetAside(t *testing.T) {
 	} {
 		path := full(t)
 		tt.change(t, path)
-		before, _ := os.ReadFile(path) //  fails for one case, in which the path is a directory
+		before, _ := os.ReadFile(path) // fails for one case, in which the path is a directory
 		db, err := statedb.Open(path, statedb.Options{})
 		if err == nil {
 			err = db.Close()

@@ -167,7 +167,7 @@ func TestLostPages(t *testing.T) {
 		tx.PutVolume(r)
 		return nil
 	})
-	for i := range 3 { //  these commits move the pages of the large value to the end of the file
+	for i := range 3 { // these commits move the pages of the large value to the end of the file
 		do(t, db.Update, func(tx *statedb.Tx) error {
 			tx.PutNode(statedb.Node{ID: fmt.Sprint(i)})
 			return nil

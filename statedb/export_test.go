@@ -38,7 +38,7 @@ func row(steps []Step) (row []migration) {
 // Written holds bbolt's statistics about the writes of all commits since Open.
 type Written struct {
 	Pages, Bytes int64
-	Took         time.Duration //  time spent in writes and syncs
+	Took         time.Duration // time spent in writes and syncs
 }
 
 // Written returns bbolt's statistics about the writes since Open.
@@ -66,7 +66,7 @@ func (db *DB) Spoil(change func(*bbolt.Tx) error) error { return db.writer.file.
 // Tend makes the writer check its files at once, and waits until the check has ended.
 func (db *DB) Tend() {
 	for range 2 {
-		db.tending <- struct{}{} //  the writer receives this second value only after its first check has ended
+		db.tending <- struct{}{} // the writer receives this second value only after its first check has ended
 	}
 }
 

@@ -111,7 +111,7 @@ func (f *file) reopen() error {
 
 	f.swap.Lock()
 	defer f.swap.Unlock()
-	if err := f.bolt.Close(); err != nil { //  Close releases bbolt's lock, which would otherwise block the next open
+	if err := f.bolt.Close(); err != nil { // Close releases bbolt's lock, which would otherwise block the next open
 		return err
 	}
 

@@ -75,7 +75,7 @@ func TestReopen(t *testing.T) {
 		t.Fatalf("debts: %+v", statedb.Leftovers.All(second))
 	}
 	got, want := statedb.Leftovers.All(second)[0], statedb.Leftovers.All(first)[0]
-	got.Record.Claims, want.Record.Claims = nil, nil //  the test compares the claims separately
+	got.Record.Claims, want.Record.Claims = nil, nil // the test compares the claims separately
 	equal(t, "debt", got, want)
 	do(t, second.Update, func(tx *statedb.Tx) error {
 		if d, ok := statedb.Leftovers.Get(tx, statedb.StorageKey("d", "ext-gone")); !ok || d.Record.Volume.ID != "gone" {
@@ -328,7 +328,7 @@ func openDamaged(args []string) error {
 				return err
 			}
 		}
-		_ = statedb.Check(path) //  any result is correct, but the call must return
+		_ = statedb.Check(path) // any result is correct, but the call must return
 	}
 	return nil
 }

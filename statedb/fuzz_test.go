@@ -56,7 +56,7 @@ func FuzzLog(f *testing.F) {
 		if len(more) != len(records)+1 || n != size+int64(len(line(good))) || more[len(records)].Generation != 7 || len(more[len(records)].Claims) != 2 {
 			t.Errorf("a line after %d records makes %d", len(records), len(more))
 		}
-		_, _ = statedb.Record([]byte(text)) //  any result is correct, but the call must return
+		_, _ = statedb.Record([]byte(text)) // any result is correct, but the call must return
 		_, _ = statedb.Claim([]byte(text))
 	})
 }

@@ -131,7 +131,7 @@ func TestGoldenWrite(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, func(tx *statedb.Tx) error {
 		for _, r := range old.Volumes() {
-			r.Generation-- //  cancels the increment in PutVolume
+			r.Generation-- // cancels the increment in PutVolume
 			tx.PutVolume(r)
 		}
 		tx.PutNode(old.Node())

@@ -55,9 +55,9 @@ type logFile struct {
 
 	writing sync.Mutex
 	f       *os.File    // nil if there is no log; changes then wait for a commit
-	info    os.FileInfo //  attributes of f
+	info    os.FileInfo // attributes of f
 	size    int64       // size of the valid lines, in bytes
-	broken  bool        //  the file has invalid data after its valid lines
+	broken  bool        // the file has invalid data after its valid lines
 }
 
 // logPath returns the path of a database's log.
@@ -81,7 +81,7 @@ func openLog(path string, h home, warn func(string)) (*logFile, []volume.Record)
 	raw, err := io.ReadAll(f)
 	info, serr := f.Stat()
 	if err := errors.Join(err, serr); err != nil {
-		_ = f.Close() //  the file was only read, so closing it can lose no data
+		_ = f.Close() // the file was only read, so closing it can lose no data
 		return &logFile{fault: err}, nil
 	}
 

@@ -110,7 +110,7 @@ func put(r volume.Record) func(*statedb.Tx) error {
 func saveNext(db *statedb.DB) func(context.Context, func(*statedb.Tx) error) error {
 	return func(ctx context.Context, fn func(*statedb.Tx) error) error {
 		return db.Save(ctx, func(tx *statedb.Tx) volume.Saving {
-			_ = fn(tx) //  Save cannot refuse a change
+			_ = fn(tx) // Save cannot refuse a change
 			return volume.SaveWithNext
 		})
 	}

@@ -169,7 +169,7 @@ func migrateAndDie(args []string) error {
 	}
 	_, err = statedb.OpenMigrating(args[0], statedb.Options{Tap: func(statedb.Point) {
 		if n--; n == 0 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) //  the kill ends this process, so no error can be handled
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // the kill ends this process, so no error can be handled
 			<-time.After(time.Minute)
 		}
 	}}, steps...)
@@ -179,7 +179,7 @@ func migrateAndDie(args []string) error {
 // TestMigrationKilled kills the agent at every point of a migration, and checks that the next start
 // completes the migration.
 func TestMigrationKilled(t *testing.T) {
-	points := 1 + 2*len(steps) //  the point Kept once, and two points for each migration
+	points := 1 + 2*len(steps) // the point Kept once, and two points for each migration
 	for n := 1; n <= points+1; n++ {
 		path := full(t)
 		err := child(t, "migrate", path, strconv.Itoa(n)).Run()

@@ -31,16 +31,16 @@ const (
 	boltMagic   = 0xED0CDAED
 	boltVersion = 2
 
-	headerSize   = 16 //  page id uint64, flags uint16, count uint16, overflow uint32
+	headerSize   = 16 // page id uint64, flags uint16, count uint16, overflow uint32
 	elementSize  = 16 // size of an element of a branch or leaf page
 	metaSummed   = 56 // number of bytes of a meta page that the checksum covers
 	metaSize     = metaSummed + 8
-	leastPage    = 1 << 10 //  smallest page size that bbolt accepts, in bytes
-	largestPage  = 1 << 16 //  largest page size of any kernel, in bytes
+	leastPage    = 1 << 10 // smallest page size that bbolt accepts, in bytes
+	largestPage  = 1 << 16 // largest page size of any kernel, in bytes
 	flagBranch   = 0x01
 	flagLeaf     = 0x02
 	flagFreelist = 0x10
-	flagBucket   = 0x01 //  flag of an element whose value is a bucket
+	flagBucket   = 0x01 // flag of an element whose value is a bucket
 
 	// deepest is the maximum number of pages from the root to a leaf. Even a large file has only a
 	// few levels, because bbolt splits a page only when it is full.
@@ -51,7 +51,7 @@ const (
 type pages struct {
 	data  []byte // the mapped file
 	size  uint64 // size of a page, in bytes
-	count uint64 //  number of pages according to the meta page
+	count uint64 // number of pages according to the meta page
 	seen  []uint64
 }
 

@@ -35,8 +35,8 @@ func crafted(t testing.TB) map[string]struct {
 	}
 	branch := func(child uint64) func([]byte) {
 		return func(page []byte) {
-			order.PutUint16(page[8:], 1)  //  the flag of a branch page
-			order.PutUint16(page[10:], 1) //  the page has one child
+			order.PutUint16(page[8:], 1)  // the flag of a branch page
+			order.PutUint16(page[10:], 1) // the page has one child
 			order.PutUint32(page[16:], 16)
 			order.PutUint32(page[20:], 1)
 			order.PutUint64(page[24:], child)
@@ -125,7 +125,7 @@ func TestCrafted(t *testing.T) {
 // readCrafted limits its own memory, passes a file to each function that reads files, and prints
 // the errors.
 func readCrafted(args []string) error {
-	const most = 1 << 30 //  in bytes; bbolt maps 256 MiB for each open file
+	const most = 1 << 30 // in bytes; bbolt maps 256 MiB for each open file
 	if err := syscall.Setrlimit(syscall.RLIMIT_DATA, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
 		return err
 	}

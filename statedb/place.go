@@ -28,8 +28,8 @@ import (
 // Foreign is the error of a database whose file or log was replaced by another file while the
 // database was open. The agent refuses intents until it is restarted.
 type Foreign struct {
-	Path string //  path of the agent's own file
-	Kept string //  new path of the other file
+	Path string // path of the agent's own file
+	Kept string // new path of the other file
 }
 
 // Error implements error.
@@ -85,7 +85,7 @@ func locked(dir string) bool {
 	}
 
 	err = lock(f, syscall.LOCK_SH, 0)
-	_ = f.Close() //  the directory was only read, so closing it can lose no data
+	_ = f.Close() // the directory was only read, so closing it can lose no data
 	return errors.Is(err, syscall.EWOULDBLOCK)
 }
 

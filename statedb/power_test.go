@@ -63,7 +63,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 		switch n := commits.Add(1); {
 		case n == int64(20+7*round):
 			close(cut)
-		case n == 9 && round%2 == 1: //  the next commit must write the removed file again
+		case n == 9 && round%2 == 1: // the next commit must write the removed file again
 			_ = os.Remove(path)
 		}
 	}})
@@ -85,7 +85,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 				acked[id] = true
 				mu.Unlock()
 				if w == 0 {
-					_ = db.KeepCopy() //  KeepCopy fails after the power cut
+					_ = db.KeepCopy() // KeepCopy fails after the power cut
 				}
 			}
 		})
@@ -98,7 +98,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 	if db.Fault() == nil {
 		return errors.New("commits go on without power")
 	}
-	_ = db.Close() //  Close fails, because the file system is shut down
+	_ = db.Close() // Close fails, because the file system is shut down
 	if err := errors.Join(unix.Unmount(at, 0), mountImage(image, at), statedb.Check(path)); err != nil {
 		return err
 	}

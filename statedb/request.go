@@ -19,9 +19,9 @@ const (
 type request struct {
 	verb   verb
 	fn     func(*Tx) error
-	saving volume.Saving //  last result of a save's function
-	own    changes       //  changes that the last run of fn made
-	done   chan error    //  receives the result; buffered
+	saving volume.Saving // last result of a save's function
+	own    changes       // changes that the last run of fn made
+	done   chan error    // receives the result; buffered
 }
 
 func newRequest(v verb, fn func(*Tx) error) *request {
@@ -41,7 +41,7 @@ func (r *request) urgent() bool { return r.verb == save && r.saving != volume.Sa
 // health counts the commits and stores the error of the most recent one.
 type health struct {
 	commits, failures atomic.Uint64
-	last              atomic.Pointer[error] //  error of the last commit, or nil
+	last              atomic.Pointer[error] // error of the last commit, or nil
 }
 
 // Commits returns the number of commits since Open.

@@ -104,7 +104,7 @@ func read(tx *bbolt.Tx) (*state, error) {
 		if !ok || !known || alloc != c.Alloc {
 			return fmt.Errorf("claim %q belongs to no volume", key)
 		}
-		r.Claims[alloc] = c //  read has not returned the map yet, so no other code uses it
+		r.Claims[alloc] = c // read has not returned the map yet, so no other code uses it
 		return nil
 	}))
 

@@ -42,7 +42,7 @@ func TestGroupCommit(t *testing.T) {
 	}))
 	waitQueued(t, db, many+1)
 	g.pass <- struct{}{}
-	queued.Wait() //  now all changes run together before the second commit
+	queued.Wait() // now all changes run together before the second commit
 	close(g.pass)
 	refused := 0
 	for range many + 2 {

@@ -30,13 +30,13 @@ func (c changes) volume(at address) *volume.Record {
 type Table[V any] struct {
 	bucket string
 	key    func(V) string
-	check  func(V) error //  checks that a value follows the rules of the domain
+	check  func(V) error // checks that a value follows the rules of the domain
 }
 
 // The tables of all kinds of values. A new kind needs one line here, and its bucket in the list of
 // the package comment.
 var (
-	volumes = newTable("volumes", recordKey, unchecked[volume.Record]) //  without the claims, which have their own bucket
+	volumes = newTable("volumes", recordKey, unchecked[volume.Record]) // without the claims, which have their own bucket
 	nodes   = newTable(bucketMeta, func(Node) string { return keyNode }, unchecked[Node])
 
 	Plugins        = newTable("plugins", func(p plugin.Record) string { return p.ID }, func(p plugin.Record) error { return volume.CheckPluginID(p.Of()) })
@@ -75,7 +75,7 @@ type Writer interface{ put(at address, v any) }
 // Get returns the value of a key.
 func (t *Table[V]) Get(from Reader, key string) (v V, ok bool) {
 	if got, ok := from.get(address{t.bucket, key}); ok {
-		return got.(V), true //  Put and read store only values of this type
+		return got.(V), true // Put and read store only values of this type
 	}
 	return v, false
 }

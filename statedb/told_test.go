@@ -41,7 +41,7 @@ func TestRefusedNotLogged(t *testing.T) {
 			close(began)
 			<-goOn
 		case 3:
-			db.CloseFile() //  makes this commit and all later ones fail
+			db.CloseFile() // makes this commit and all later ones fail
 		}
 	}})
 	if err != nil {
@@ -55,7 +55,7 @@ func TestRefusedNotLogged(t *testing.T) {
 		return nil
 	}
 	wg.Go(func() { do(t, db.Update, same) })
-	<-began //  a commit of the volume is running, so later changes of the volume must wait
+	<-began // a commit of the volume is running, so later changes of the volume must wait
 	wg.Go(func() {
 		err := db.Update(t.Context(), func(tx *statedb.Tx) error {
 			r, _ := tx.Volume("a")
@@ -124,7 +124,7 @@ func TestLogIsBounded(t *testing.T) {
 	stop := make(chan struct{})
 	db, err := statedb.Open(path, statedb.Options{Tap: func(p statedb.Point) {
 		if most = max(most, sizeOf(t, path)); p == statedb.BeforeCommit {
-			<-time.After(time.Millisecond) //  so that other changes can arrive
+			<-time.After(time.Millisecond) // so that other changes can arrive
 		}
 	}})
 	if err != nil {
@@ -232,7 +232,7 @@ func tell(args []string) error {
 		if err := db.Update(context.Background(), put(record(id))); err != nil {
 			return err
 		}
-		go func() { //  commits the volume nearly all the time
+		go func() { // commits the volume nearly all the time
 			for {
 				err := db.Update(context.Background(), func(tx *statedb.Tx) error {
 					r, _ := tx.Volume(id)
@@ -248,7 +248,7 @@ func tell(args []string) error {
 			for n := uint64(1); ; n++ {
 				err := saveVolume(context.Background(), db, id, func(r volume.Record) (volume.Record, volume.Saving) {
 					r.Node.Seq = n
-					return r, volume.Saving(n % 3) //  uses all three ways to save
+					return r, volume.Saving(n % 3) // uses all three ways to save
 				})
 				if err != nil {
 					failed <- err

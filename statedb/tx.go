@@ -16,7 +16,7 @@ type Tx struct {
 
 	// Changes that a running commit writes. The mutation must not depend on them.
 	busy  changes
-	stale bool //  the mutation depends on a change in busy
+	stale bool // the mutation depends on a change in busy
 }
 
 func newTx(base *state, past, busy changes) *Tx {

@@ -19,8 +19,8 @@ const (
 type Node struct {
 	ID        string `json:"id"`       // CSI node id, chosen at the first start
 	Boot      string `json:"boot"`     // boot id of the host when mounts were last made
-	Namespace uint64 `json:"ns"`       //  mount namespace of the last agent that mounted volumes
-	DataDir   string `json:"data_dir"` //  data dir that contains the stored paths
+	Namespace uint64 `json:"ns"`       // mount namespace of the last agent that mounted volumes
+	DataDir   string `json:"data_dir"` // data dir that contains the stored paths
 	// Clean is set when the agent shuts down properly, and cleared at the next start. Only if Clean
 	// is set do the records certainly contain every completed step.
 	Clean bool `json:"clean,omitempty"`
@@ -32,10 +32,10 @@ type Node struct {
 // Loss describes an earlier state database that was lost or damaged, and that this database
 // replaced.
 type Loss struct {
-	At      time.Time `json:"at"`   //  time at which this database was made
+	At      time.Time `json:"at"`   // time at which this database was made
 	Kept    string    `json:"kept"` // path of the damaged file; empty if the file was missing
 	Why     string    `json:"why"`
-	Volumes int       `json:"volumes"` //  number of volumes that the agent adopted without a record
+	Volumes int       `json:"volumes"` // number of volumes that the agent adopted without a record
 	Claims  int       `json:"claims"`
 	// Copy is the time of the automatic copy from which the other records were restored. It is zero
 	// if there was no copy.

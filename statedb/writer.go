@@ -32,8 +32,8 @@ type writer struct {
 	tap     func(Point)
 
 	queue   chan *request
-	begin   chan struct{} //  holds one token while a commit is requested
-	tending chan struct{} //  asks the writer to check its files
+	begin   chan struct{} // holds one token while a commit is requested
+	tending chan struct{} // asks the writer to check its files
 	quit    chan struct{}
 	done    chan struct{}
 
@@ -43,7 +43,7 @@ type writer struct {
 	dirty changes // changes in memory that the file may lack; guarded by turn
 	// Changes that a commit is writing and that are not in memory yet. turn guards them.
 	busy  changes
-	ended bool //  the writer has made its last commit; guarded by turn
+	ended bool // the writer has made its last commit; guarded by turn
 	// recalled is set while the log has lines of an earlier agent that are not committed. turn
 	// guards it.
 	recalled bool
@@ -138,7 +138,7 @@ func (w *writer) saveNow(r *request) (done bool, err error) {
 func (w *writer) commitSoon() {
 	select {
 	case w.begin <- struct{}{}:
-	default: //  the writer has not processed an earlier request yet
+	default: // the writer has not processed an earlier request yet
 	}
 }
 
@@ -213,7 +213,7 @@ func (w *writer) write() {
 			w.tend()
 		case <-begun:
 			begun = nil
-			w.flush() //  does nothing if another commit has already written the changes
+			w.flush() // does nothing if another commit has already written the changes
 		case <-w.quit:
 			w.batch(w.drain(nil))
 			w.end()
@@ -325,7 +325,7 @@ func (w *writer) unsaved() bool {
 func (w *writer) flush() {
 	w.turn.Lock()
 	defer w.turn.Unlock()
-	_ = w.commit(changes{}) //  Fault returns this error later
+	_ = w.commit(changes{}) // Fault returns this error later
 }
 
 // end makes the last commit.
@@ -384,7 +384,7 @@ func (w *writer) commit(c changes) error {
 func (w *writer) writeOut(whole changes) error {
 	w.tap(BeforeCommit)
 	err := w.file.keepPlace()
-	_ = w.log.keepPlace() //  an error is harmless, because this commit writes the logged changes
+	_ = w.log.keepPlace() // an error is harmless, because this commit writes the logged changes
 	if err == nil {
 		err = w.file.update(func(tx *bbolt.Tx) error { return w.stored.save(tx, whole) })
 	}
@@ -405,7 +405,7 @@ func (w *writer) writeOut(whole changes) error {
 // commit, so that later log lines are newer.
 func (w *writer) doubt(c changes) {
 	for at := range c {
-		now, _ := w.mem.state.get(at) //  nil if the key must be deleted
+		now, _ := w.mem.state.get(at) // nil if the key must be deleted
 		if at.bucket == volumes.bucket {
 			tried := c.volume(at)
 			w.stored.doubt(at.key, tried)
@@ -461,6 +461,6 @@ func (w *writer) keepCopy() error {
 // tend checks that the files are still at their paths. The writer calls it at intervals, because an
 // idle database makes no commits, which would also check the files.
 func (w *writer) tend() {
-	_ = w.file.keepPlace() //  Fault returns this error later
-	_ = w.log.keepPlace()  //  the next log line or the next call of tend retries
+	_ = w.file.keepPlace() // Fault returns this error later
+	_ = w.log.keepPlace()  // the next log line or the next call of tend retries
 }

@@ -123,7 +123,7 @@ type Caller interface {
 func Do[A any](ctx context.Context, to Caller, r Request[A]) (A, error) {
 	var none A
 	got, err := to.Call(ctx, r.asks(none), r)
-	answer, _ := got.(A) //  a call that was not sent has no answer
+	answer, _ := got.(A) // a call that was not sent has no answer
 
 	return answer, err
 }

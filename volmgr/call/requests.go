@@ -13,7 +13,7 @@ type ControllerPublishRequest struct {
 	Capability    Capability
 	FSType        string
 	MountFlags    []string
-	MountGroup    string //  numeric group id; sent only to a plugin with VOLUME_MOUNT_GROUP
+	MountGroup    string // numeric group id; sent only to a plugin with VOLUME_MOUNT_GROUP
 	ReadOnly      bool   // sent only to a plugin with PUBLISH_READONLY
 	VolumeContext map[string]string
 	Secrets       Secrets
@@ -34,7 +34,7 @@ type NodeStageRequest struct {
 	Capability  Capability
 	FSType      string
 	MountFlags  []string
-	MountGroup  string //  numeric group id; sent only to a plugin with VOLUME_MOUNT_GROUP
+	MountGroup  string // numeric group id; sent only to a plugin with VOLUME_MOUNT_GROUP
 
 	// PublishContext is the result of ControllerPublishVolume. It is empty for a plugin that has no
 	// such call.
@@ -47,12 +47,12 @@ type NodeStageRequest struct {
 // NodePublishVolume). The plugin creates the target. Its parent directory must exist.
 type NodePublishRequest struct {
 	ExternalID     string
-	StagingPath    string //  empty if the plugin has no NodeStageVolume
+	StagingPath    string // empty if the plugin has no NodeStageVolume
 	TargetPath     string
 	Capability     Capability
 	FSType         string
 	MountFlags     []string
-	MountGroup     string //  numeric group id; sent only to a plugin with VOLUME_MOUNT_GROUP
+	MountGroup     string // numeric group id; sent only to a plugin with VOLUME_MOUNT_GROUP
 	ReadOnly       bool
 	PublishContext map[string]string
 	VolumeContext  map[string]string
@@ -75,13 +75,13 @@ type NodeUnstageRequest struct {
 // returns the same volume.
 type CreateVolumeRequest struct {
 	Name         string
-	CapacityMin  int64 //  in bytes; 0 means any size
-	CapacityMax  int64 //  in bytes; 0 means no limit
+	CapacityMin  int64 // in bytes; 0 means any size
+	CapacityMax  int64 // in bytes; 0 means no limit
 	Capabilities []Capability
 	FSType       string
 	MountFlags   []string
 	Parameters   map[string]string
-	Mutable      map[string]string //  CSI mutable_parameters; sent only to a plugin with MODIFY_VOLUME
+	Mutable      map[string]string // CSI mutable_parameters; sent only to a plugin with MODIFY_VOLUME
 	Topology     TopologyRequest
 
 	// SnapshotID or CloneID is the external id of the snapshot or volume from which the new volume
@@ -94,7 +94,7 @@ type CreateVolumeRequest struct {
 // CreateVolumeResult describes the volume that the plugin created now or in an earlier call.
 type CreateVolumeResult struct {
 	ExternalID string
-	Capacity   int64 //  in bytes; 0 means unknown
+	Capacity   int64 // in bytes; 0 means unknown
 	Context    map[string]string
 	Topologies []map[string]string
 }
@@ -120,15 +120,15 @@ type ValidateRequest struct {
 // StatsRequest asks the plugin how much of a volume is used (CSI NodeGetVolumeStats).
 type StatsRequest struct {
 	ExternalID  string
-	Path        string //  the target or the staging path
-	StagingPath string //  empty if the plugin has no NodeStageVolume
+	Path        string // the target or the staging path
+	StagingPath string // empty if the plugin has no NodeStageVolume
 }
 
 // ExpandRequest asks the plugin to enlarge the storage of a volume (CSI ControllerExpandVolume).
 type ExpandRequest struct {
 	ExternalID  string
-	CapacityMin int64 //  in bytes
-	CapacityMax int64 //  in bytes; 0 means no limit
+	CapacityMin int64 // in bytes
+	CapacityMax int64 // in bytes; 0 means no limit
 	Capability  Capability
 	FSType      string
 	MountFlags  []string
@@ -137,7 +137,7 @@ type ExpandRequest struct {
 
 // ExpandResult describes the storage after an expansion.
 type ExpandResult struct {
-	Capacity int64 //  in bytes
+	Capacity int64 // in bytes
 	// NodeRequired is set if the agent must call NodeExpandVolume afterwards.
 	NodeRequired bool
 }
@@ -146,10 +146,10 @@ type ExpandResult struct {
 // to the size of its storage (CSI NodeExpandVolume).
 type NodeExpandRequest struct {
 	ExternalID  string
-	Path        string //  the target or the staging path
-	StagingPath string //  empty if the plugin has no NodeStageVolume
-	CapacityMin int64  //  in bytes
-	CapacityMax int64  //  in bytes; 0 means no limit
+	Path        string // the target or the staging path
+	StagingPath string // empty if the plugin has no NodeStageVolume
+	CapacityMin int64  // in bytes
+	CapacityMax int64  // in bytes; 0 means no limit
 	Capability  Capability
 	FSType      string
 	MountFlags  []string
@@ -170,8 +170,8 @@ type GetVolumeRequest struct {
 
 // ListVolumesRequest asks the plugin for one page of its volumes.
 type ListVolumesRequest struct {
-	MaxEntries int32  //  0 lets the plugin choose the number
-	Token      string //  the field Next of the previous page; empty for the first page
+	MaxEntries int32  // 0 lets the plugin choose the number
+	Token      string // the field Next of the previous page; empty for the first page
 }
 
 // VolumePage is one page of the list of a plugin's volumes.
@@ -183,7 +183,7 @@ type VolumePage struct {
 // StorageVolume describes a volume as the plugin's controller reports it.
 type StorageVolume struct {
 	ExternalID string
-	Capacity   int64 //  in bytes; 0 means unknown
+	Capacity   int64 // in bytes; 0 means unknown
 	Context    map[string]string
 	Topologies []map[string]string
 	SnapshotID string // the snapshot from which the volume was created, if the plugin reports it
@@ -192,7 +192,7 @@ type StorageVolume struct {
 	// PublishedNodes holds the ids of the nodes to which the volume is connected. It is empty if
 	// the plugin does not report such nodes.
 	PublishedNodes []string
-	Condition      *Condition //  set only by a plugin with VOLUME_CONDITION
+	Condition      *Condition // set only by a plugin with VOLUME_CONDITION
 }
 
 // CapacityRequest asks the plugin how much storage it can still create.
@@ -201,13 +201,13 @@ type CapacityRequest struct {
 	FSType       string
 	MountFlags   []string
 	Parameters   map[string]string
-	Topology     map[string]string //  topology segments; sent only to a plugin with VOLUME_ACCESSIBILITY_CONSTRAINTS
+	Topology     map[string]string // topology segments; sent only to a plugin with VOLUME_ACCESSIBILITY_CONSTRAINTS
 }
 
 // CapacityResult is the amount of storage that the plugin can still create, in bytes.
 type CapacityResult struct {
 	Available int64
-	Largest   *int64 //  the largest possible size of a volume; nil if the plugin does not report it
+	Largest   *int64 // the largest possible size of a volume; nil if the plugin does not report it
 	Smallest  *int64
 }
 
@@ -245,10 +245,10 @@ type GetSnapshotRequest struct {
 
 // ListSnapshotsRequest asks the plugin for one page of its snapshots.
 type ListSnapshotsRequest struct {
-	SourceID   string //  external id of a volume; selects the snapshots of this volume
-	ID         string //  id of a snapshot; selects only this snapshot
-	MaxEntries int32  //  0 lets the plugin choose the number
-	Token      string //  the field Next of the previous page; empty for the first page
+	SourceID   string // external id of a volume; selects the snapshots of this volume
+	ID         string // id of a snapshot; selects only this snapshot
+	MaxEntries int32  // 0 lets the plugin choose the number
+	Token      string // the field Next of the previous page; empty for the first page
 	Secrets    Secrets
 }
 
@@ -272,7 +272,7 @@ type GroupSnapshot struct {
 	ID        string
 	Snapshots []Snapshot
 	Created   time.Time
-	Ready     bool //  set if all snapshots of the group are ready
+	Ready     bool // set if all snapshots of the group are ready
 }
 
 // DeleteGroupSnapshotRequest asks the plugin to delete a group snapshot and all its snapshots.
@@ -292,8 +292,8 @@ type GetGroupSnapshotRequest struct {
 // NodeHealthRequest asks the node service for the health of a volume (CSI NodeGetVolumeHealth).
 type NodeHealthRequest struct {
 	ExternalID  string
-	Path        string //  the target; may be empty
-	StagingPath string //  empty if the plugin has no NodeStageVolume
+	Path        string // the target; may be empty
+	StagingPath string // empty if the plugin has no NodeStageVolume
 }
 
 // ControllerHealthRequest asks the controller for the health of a volume (CSI
@@ -331,16 +331,16 @@ type HealthPage struct {
 // These constants are the severities of a Condition. A plugin that uses a later CSI version may
 // send others. The agent stores such a severity as "status N".
 const (
-	Degraded     = "degraded"     //  the volume is usable, but impaired
-	Inaccessible = "inaccessible" //  the volume is not usable, or the storage system is unreachable
+	Degraded     = "degraded"     // the volume is usable, but impaired
+	Inaccessible = "inaccessible" // the volume is not usable, or the storage system is unreachable
 	DataLoss     = "data-loss"    // data is lost or may be lost
-	Abnormal     = "abnormal"     //  reported by a plugin older than CSI 1.13, which cannot give details
+	Abnormal     = "abnormal"     // reported by a plugin older than CSI 1.13, which cannot give details
 )
 
 // Condition is one problem that a plugin reports.
 type Condition struct {
 	Severity string `json:"severity"`
-	Reason   string `json:"reason,omitempty"` //  one word in CamelCase, for programs
+	Reason   string `json:"reason,omitempty"` // one word in CamelCase, for programs
 	Message  string `json:"message,omitempty"`
 }
 

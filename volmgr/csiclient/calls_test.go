@@ -144,7 +144,7 @@ func TestSecretsOfEachCall(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
 	for rpc, made := range rpcs {
-		_ = made(t.Context(), c, call.Secrets{"k": call.NewSecret("s3cret")}) //  an error is ignored, because the client may reject the fake's empty answer
+		_ = made(t.Context(), c, call.Secrets{"k": call.NewSecret("s3cret")}) // an error is ignored, because the client may reject the fake's empty answer
 		req, ok := f.last(rpc).(proto.Message)
 		if !ok {
 			t.Errorf("%s was not sent", rpc)

@@ -343,7 +343,7 @@ func TestMaxInFlight(t *testing.T) {
 	f := newFake(t)
 	var running, most atomic.Int32
 	full, hold := make(chan struct{}), make(chan struct{})
-	var once sync.Once //  a second group of calls reaches the limit again
+	var once sync.Once // a second group of calls reaches the limit again
 	f.on(func(_ context.Context, m string, _ any) (any, error) {
 		if m == "NodeUnstageVolume" {
 			n := running.Add(1)

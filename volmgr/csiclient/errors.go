@@ -76,11 +76,11 @@ func retryOf(step call.Method, code codes.Code) volume.Retry {
 		if step == call.NodeExpand {
 			return volume.RetryNever
 		}
-		return volume.RetryBackoff //  the volume is in use elsewhere, and that use may end
+		return volume.RetryBackoff // the volume is in use elsewhere, and that use may end
 	case codes.Aborted:
 		return volume.RetryBackoff // another operation is pending on the volume
 	case codes.NotFound, codes.ResourceExhausted:
-		return volume.RetryBackoff //  the object or the resource may be available again at the next attempt
+		return volume.RetryBackoff // the object or the resource may be available again at the next attempt
 	default:
 		// These codes are Canceled, DeadlineExceeded, Unavailable, Unknown, Internal, DataLoss, and
 		// any code that gRPC does not define yet.

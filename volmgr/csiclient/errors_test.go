@@ -54,7 +54,7 @@ func TestCodes(t *testing.T) {
 				f.fails(rpc, status.Error(row.code, "the plugin's words"))
 				want := volume.CallError{Step: rpc, Code: row.name, Message: "the plugin's words", Retry: row.retry, Answered: row.answered}
 				if rpc == "NodeExpandVolume" && row.code == codes.FailedPrecondition {
-					want.Retry = volume.RetryNever //  the spec forbids retries of this call
+					want.Retry = volume.RetryNever // the spec forbids retries of this call
 				}
 				if got := callError(t, call(t.Context(), c, nil)); !reflect.DeepEqual(*got, want) {
 					t.Errorf("got %+v, want %+v", *got, want)

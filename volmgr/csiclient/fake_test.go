@@ -23,7 +23,7 @@ type fake struct {
 
 	mu     sync.Mutex
 	answer func(ctx context.Context, method string, req any) (any, error)
-	seen   map[string]any //  the last request of each method, by the method's name
+	seen   map[string]any // the last request of each method, by the method's name
 	calls  map[string]int
 }
 

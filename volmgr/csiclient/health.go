@@ -31,7 +31,7 @@ func (c nodeCalls) StorageHealth(ctx context.Context, r call.StorageHealthReques
 			severity = call.Degraded
 		case csi.StorageHealthErrorType_STORAGE_UNREACHABLE:
 			severity = call.Inaccessible
-		default: //  a later CSI version may define other statuses
+		default: // a later CSI version may define other statuses
 		}
 
 		out = append(out, c.entry(severity, b.GetReason(), b.GetMessage()))
@@ -69,7 +69,7 @@ func (c *Client) health(h *csi.VolumeHealth) call.Health {
 			severity = call.Inaccessible
 		case csi.VolumeHealthErrorType_DATA_LOSS:
 			severity = call.DataLoss
-		default: //  a later CSI version may define other types
+		default: // a later CSI version may define other types
 		}
 
 		out.Entries = append(out.Entries, c.entry(severity, e.GetReason(), e.GetMessage()))

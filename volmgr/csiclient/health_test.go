@@ -38,7 +38,7 @@ func TestHealth(t *testing.T) {
 			{Status: csi.StorageHealthErrorType_STORAGE_DEGRADED, Reason: "Paths", Message: "one of two"}, {Status: csi.StorageHealthErrorType_STORAGE_UNREACHABLE}, {Status: 9}}},
 	})
 	c := f.client(t, csiclient.Options{})
-	storage, err := call.Do(t.Context(), c, call.StorageHealthRequest{Secrets: s3cret}) //  the secret of this call must also be masked in later answers
+	storage, err := call.Do(t.Context(), c, call.StorageHealthRequest{Secrets: s3cret}) // the secret of this call must also be masked in later answers
 	want := []call.Condition{{Severity: call.Degraded, Reason: "Paths", Message: "one of two"}, {Severity: call.Inaccessible}, {Severity: "status 9"}}
 	if err != nil || !reflect.DeepEqual(storage, want) {
 		t.Errorf("storage: got %+v, %v", storage, err)
@@ -150,13 +150,13 @@ func TestOldConditionGarbage(t *testing.T) {
 	for range 300 {
 		body := make([]byte, random.IntN(12))
 		for i := range body {
-			body[i] = byte(random.IntN(32)) //  small values often form valid tags and lengths
+			body[i] = byte(random.IntN(32)) // small values often form valid tags and lengths
 		}
 		raw := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), body)
 		seen += len(conditions(t, f, c, raw))
 		seen += len(conditions(t, f, c, body))
 	}
-	if seen < 900 { //  the first call of conditions always gets three valid answers
+	if seen < 900 { // the first call of conditions always gets three valid answers
 		t.Errorf("only %d answers were read", seen)
 	}
 }

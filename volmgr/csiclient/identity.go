@@ -45,7 +45,7 @@ func (c *Client) Info(ctx context.Context) (plugin.Info, error) {
 	if err == nil && k.groups {
 		err = c.askGroups(ctx, k)
 	}
-	if !k.info.HasController { //  both capabilities apply only to controller calls
+	if !k.info.HasController { // both capabilities apply only to controller calls
 		k.info.Caps.Topology, k.info.Caps.Offline = false, false
 	}
 	if err == nil && c.opts.Services != ControllerOnly {
@@ -94,7 +94,7 @@ func (c *Client) askIdentity(ctx context.Context, k *known) error {
 			k.info.Caps.Topology = true
 		case csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE:
 			k.groups = c.opts.Services != NodeOnly
-		default: //  the agent does not use the other capabilities
+		default: // the agent does not use the other capabilities
 		}
 
 		if one.GetVolumeExpansion().GetType() == csi.PluginCapability_VolumeExpansion_OFFLINE {

@@ -82,7 +82,7 @@ func (c nodeCalls) NodeStats(ctx context.Context, r call.StatsRequest) (call.Sta
 			stats.Bytes = usage
 		case csi.VolumeUsage_INODES:
 			stats.Inodes = usage
-		default: //  a later CSI version may define other units
+		default: // a later CSI version may define other units
 		}
 	}
 

@@ -20,7 +20,7 @@ import (
 type tally struct {
 	mu    sync.Mutex
 	began []string
-	ended []string //  one text "method code" for each call
+	ended []string // one text "method code" for each call
 	bad   bool
 }
 
@@ -56,7 +56,7 @@ func TestObserver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, rpc := range rpcs {
-		_ = rpc(t.Context(), c, nil) //  an error is ignored, because the client may reject the fake's empty answer
+		_ = rpc(t.Context(), c, nil) // an error is ignored, because the client may reject the fake's empty answer
 	}
 	if !slices.Equal(o.began, sent) || len(sent) < 6+len(rpcs) {
 		t.Errorf("observed\n%v\nand sent\n%v", o.began, sent)

@@ -42,7 +42,7 @@ var unmaskedKeys = []string{"name", "region", "storage", "bucket", "endpoint"}
 type Scrubber struct {
 	mu       sync.Mutex
 	seen     map[spelling]bool
-	order    []spelling //  from the oldest to the newest spelling
+	order    []spelling // from the oldest to the newest spelling
 	unmasked []string
 }
 

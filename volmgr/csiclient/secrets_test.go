@@ -51,7 +51,7 @@ func TestSecretsGoWithEveryCall(t *testing.T) {
 	c := newFake(t).client(t, csiclient.Options{Interceptors: []grpc.UnaryClientInterceptor{see}})
 	for name, do := range rpcs {
 		if err := do(t.Context(), c, secrets); err != nil {
-			t.Logf("%s: %v", name, err) //  the client may reject the fake's empty answer
+			t.Logf("%s: %v", name, err) // the client may reject the fake's empty answer
 		}
 	}
 	for _, name := range takers(t) {

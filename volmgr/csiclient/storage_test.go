@@ -144,7 +144,7 @@ func TestListVolumes(t *testing.T) {
 			{Volume: &csi.Volume{VolumeId: "a", CapacityBytes: 5, VolumeContext: map[string]string{"c": "1"}, AccessibleTopology: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}},
 				ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "s"}}}},
 				Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"n1", "n2"}}},
-			{}, //  this empty entry violates the spec
+			{}, // this empty entry violates the spec
 		}},
 		"ControllerGetVolume": &csi.ControllerGetVolumeResponse{Volume: &csi.Volume{VolumeId: "x",
 			ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}},
@@ -186,7 +186,7 @@ func TestGetCapacity(t *testing.T) {
 		t.Error(err)
 	}
 	want.AccessibleTopology = nil
-	f.sent(t, "GetCapacity", want) //  contains no topology, because the plugin does not support topology
+	f.sent(t, "GetCapacity", want) // contains no topology, because the plugin does not support topology
 }
 
 func TestSnapshots(t *testing.T) {

@@ -21,7 +21,7 @@ func FuzzWords(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text, secret string) {
 		if len(text) > 1<<12 || len(secret) > 1<<8 {
-			return //  longer texts would make the test too slow
+			return // longer texts would make the test too slow
 		}
 		c := &Client{opts: Options{Scrubber: &Scrubber{}}}
 		c.opts.Scrubber.Add(call.Secrets{"key": call.NewSecret(secret)})

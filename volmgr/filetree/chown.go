@@ -10,7 +10,7 @@ import (
 
 // Owner is the requested owner of a file.
 type Owner struct {
-	UID, GID int //  -1 means that the owner or group does not change
+	UID, GID int // -1 means that the owner or group does not change
 	// Mode returns the new mode of a file from its present mode. Both modes include the bits of the
 	// file type. If Mode is nil, the mode of the file does not change.
 	Mode func(mode uint32) uint32
@@ -139,7 +139,7 @@ func dropAccessACL(fd int, list []byte) error {
 	mode := uint32(st.Mode)
 	mode = mode&^0o070 | mode&(groupRights(list)<<3)
 	if mode != uint32(st.Mode) {
-		if err := chmod(fd, mode); err != nil { //  chmod also reduces the mask of the list
+		if err := chmod(fd, mode); err != nil { // chmod also reduces the mask of the list
 			return err
 		}
 	}
@@ -173,7 +173,7 @@ func readACL(fd int, name string) ([]byte, error) {
 		n, err = unix.Getxattr(nameOf(fd), name, list)
 		return err
 	}
-	err := retry(get) //  asks only for the size first, because nearly no file has a list
+	err := retry(get) // asks only for the size first, because nearly no file has a list
 	if err == nil {
 		list = make([]byte, maxACL)
 		err = retry(get)

@@ -21,7 +21,7 @@ const noID = 0xffffffff
 // by tag.
 func setACL(t *testing.T, path, name string, entries ...aclEntry) {
 	t.Helper()
-	list := binary.LittleEndian.AppendUint32(nil, 2) //  the version number of the format
+	list := binary.LittleEndian.AppendUint32(nil, 2) // the version number of the format
 	for _, e := range entries {
 		list = binary.LittleEndian.AppendUint16(list, e.tag)
 		list = binary.LittleEndian.AppendUint16(list, e.rights)

@@ -65,7 +65,7 @@ type walk struct {
 // level is one directory on the path from the root to the current directory.
 type level struct {
 	name string
-	fd   int //  -1 while the walk does not keep the directory open
+	fd   int // -1 while the walk does not keep the directory open
 	id   fileID
 	// dirs contains the names of the subdirectories that the walk has not entered yet. A NUL
 	// follows each name. A user controls the number of names, and one byte slice needs less memory
@@ -96,9 +96,9 @@ func (l *level) next() (string, bool) {
 func (w *walk) top() *level { return w.levels[len(w.levels)-1] }
 
 func (w *walk) close() {
-	for _, l := range w.levels[1:] { //  levels[0] is the root, which the caller closes
+	for _, l := range w.levels[1:] { // levels[0] is the root, which the caller closes
 		if l.fd >= 0 {
-			_ = unix.Close(l.fd) //  the walk writes nothing to a directory, so closing it can lose no data
+			_ = unix.Close(l.fd) // the walk writes nothing to a directory, so closing it can lose no data
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (w *walk) read(l *level) error {
 	}
 
 	f := os.NewFile(uintptr(fd), "directory")
-	defer func() { _ = f.Close() }() //  the directory is only read, so closing it can lose no data
+	defer func() { _ = f.Close() }() // the directory is only read, so closing it can lose no data
 	for {
 		names, err := f.Readdirnames(1000)
 		for _, name := range names {
@@ -284,7 +284,7 @@ func (e *pathError) Unwrap() error { return e.err }
 // Error shortens a long path in the message, because the user who created the files controls the
 // length of the path.
 func (e *pathError) Error() string {
-	const most = 160 //  maximum length of the path, in bytes
+	const most = 160 // maximum length of the path, in bytes
 	path := e.path
 	if len(path) > most {
 		path = path[:most/2] + "…" + path[len(path)-most/2:]

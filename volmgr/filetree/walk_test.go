@@ -125,7 +125,7 @@ func TestBelowMoved(t *testing.T) {
 	visits := 0
 	var outside []string
 	err := Below(t.Context(), openDir(t, root), func(fd int, _ *unix.Statx_t) error {
-		if visits++; visits == 3*maxOpen { //  now the walk is at the innermost file
+		if visits++; visits == 3*maxOpen { // now the walk is at the innermost file
 			check(t, os.Rename(root+"/d/d/d", elsewhere+"/d"))
 		}
 		if path, _ := os.Readlink(nameOf(fd)); path == elsewhere {

@@ -55,16 +55,16 @@ func (r Record) Empty() bool { return r.Plugin != "" && r.Definition == nil }
 type Process struct {
 	Nonce     string `json:"nonce,omitempty"`
 	PID       int    `json:"pid,omitempty"`
-	StartTime uint64 `json:"start_time,omitempty"` //  field 22 of /proc/PID/stat, in clock ticks since boot
-	Boot      string `json:"boot,omitempty"`       //  boot id of the host
-	Container string `json:"container,omitempty"`  //  id of the container if the process is its main process; otherwise empty
+	StartTime uint64 `json:"start_time,omitempty"` // field 22 of /proc/PID/stat, in clock ticks since boot
+	Boot      string `json:"boot,omitempty"`       // boot id of the host
+	Container string `json:"container,omitempty"`  // id of the container if the process is its main process; otherwise empty
 }
 
 // Definition is the content of a plugin file. Defaults are filled in, but variables are not
 // expanded yet. Exactly one of Exec, Container, Unit, Socket and Builtin is set.
 type Definition struct {
 	ID       string `json:"id"`
-	Type     string `json:"type,omitempty"` //  node, controller or monolith; if empty, the agent asks the plugin
+	Type     string `json:"type,omitempty"` // node, controller or monolith; if empty, the agent asks the plugin
 	Instance string `json:"instance,omitempty"`
 
 	Exec      *Exec      `json:"exec,omitempty"`
@@ -100,8 +100,8 @@ type Definition struct {
 // These values say what the agent does if a plugin file changes while volumes are staged through
 // the plugin.
 const (
-	OnChangePending = "pending" //  the change takes effect after these volumes are unstaged
-	OnChangeRestart = "restart" //  the agent restarts the plugin even if volumes are staged
+	OnChangePending = "pending" // the change takes effect after these volumes are unstaged
+	OnChangeRestart = "restart" // the agent restarts the plugin even if volumes are staged
 )
 
 // Exec describes a command that the agent runs as the plugin.
@@ -114,7 +114,7 @@ type Exec struct {
 type Container struct {
 	Runtime string              `json:"runtime"` // RuntimePodman or RuntimeDocker
 	Image   string              `json:"image"`
-	Args    []string            `json:"args,omitempty"` //  arguments that follow the image's entrypoint
+	Args    []string            `json:"args,omitempty"` // arguments that follow the image's entrypoint
 	Env     map[string]EnvValue `json:"env,omitempty"`
 	Mounts  []string            `json:"mounts,omitempty"` // SOURCE:TARGET[:OPTIONS], in addition to the mounts that every plugin gets
 	Pull    string              `json:"pull"`             // PullNever or PullMissing

@@ -12,7 +12,7 @@ import (
 // these objects have been removed. The agent can therefore find every leftover of an interrupted
 // test.
 type Scratch struct {
-	ID    string    `json:"id"` //  random, and different from every volume id
+	ID    string    `json:"id"` // random, and different from every volume id
 	Begun time.Time `json:"begun"`
 
 	// NodeID is the node to which the volume is connected. It is empty if the volume is not

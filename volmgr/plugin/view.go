@@ -40,7 +40,7 @@ type Caps struct {
 	AttachReadOnly        bool `json:"attach_readonly,omitempty"` // PUBLISH_READONLY
 	CreateDelete          bool `json:"create_delete,omitempty"`
 	Clone                 bool `json:"clone,omitempty"`
-	Expand                bool `json:"expand,omitempty"` //  EXPAND_VOLUME of the controller service
+	Expand                bool `json:"expand,omitempty"` // EXPAND_VOLUME of the controller service
 	Modify                bool `json:"modify,omitempty"`
 	List                  bool `json:"list,omitempty"`
 	PublishedNodes        bool `json:"published_nodes,omitempty"` // LIST_VOLUMES_PUBLISHED_NODES
@@ -50,22 +50,22 @@ type Caps struct {
 	ListSnapshots         bool `json:"list_snapshots,omitempty"`
 	GetSnapshot           bool `json:"get_snapshot,omitempty"`
 	GroupSnapshot         bool `json:"group_snapshot,omitempty"` // CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
-	Health                bool `json:"health,omitempty"`         //  GET_VOLUME_HEALTH of the controller service
+	Health                bool `json:"health,omitempty"`         // GET_VOLUME_HEALTH of the controller service
 	ListHealth            bool `json:"list_health,omitempty"`
-	Condition             bool `json:"condition,omitempty"`               //  VOLUME_CONDITION of the controller service, before CSI 1.13
-	ControllerMultiWriter bool `json:"controller_multi_writer,omitempty"` //  SINGLE_NODE_MULTI_WRITER of the controller service
+	Condition             bool `json:"condition,omitempty"`               // VOLUME_CONDITION of the controller service, before CSI 1.13
+	ControllerMultiWriter bool `json:"controller_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the controller service
 	Topology              bool `json:"topology,omitempty"`                // VOLUME_ACCESSIBILITY_CONSTRAINTS
-	Offline               bool `json:"offline,omitempty"`                 //  VolumeExpansion.OFFLINE: the plugin expands only volumes that are not in use
+	Offline               bool `json:"offline,omitempty"`                 // VolumeExpansion.OFFLINE: the plugin expands only volumes that are not in use
 
 	// The following capabilities belong to the node service.
 	Stage           bool `json:"stage,omitempty"`             // STAGE_UNSTAGE_VOLUME
 	Stats           bool `json:"stats,omitempty"`             // GET_VOLUME_STATS
-	NodeExpand      bool `json:"node_expand,omitempty"`       //  EXPAND_VOLUME of the node service
-	NodeMultiWriter bool `json:"node_multi_writer,omitempty"` //  SINGLE_NODE_MULTI_WRITER of the node service
+	NodeExpand      bool `json:"node_expand,omitempty"`       // EXPAND_VOLUME of the node service
+	NodeMultiWriter bool `json:"node_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the node service
 	MountGroup      bool `json:"mount_group,omitempty"`
-	NodeHealth      bool `json:"node_health,omitempty"` //  GET_VOLUME_HEALTH of the node service
+	NodeHealth      bool `json:"node_health,omitempty"` // GET_VOLUME_HEALTH of the node service
 	StorageHealth   bool `json:"storage_health,omitempty"`
-	NodeCondition   bool `json:"node_condition,omitempty"` //  VOLUME_CONDITION of the node service, before CSI 1.13
+	NodeCondition   bool `json:"node_condition,omitempty"` // VOLUME_CONDITION of the node service, before CSI 1.13
 }
 
 // WithNode returns the capabilities c, but takes those of the node service from n.

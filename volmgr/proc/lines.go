@@ -28,7 +28,7 @@ const (
 // megabytes, and a mount table may have gigabytes.
 type Lines struct {
 	in   *bufio.Reader
-	room []byte //  holds the copy of a long line
+	room []byte // holds the copy of a long line
 }
 
 // NewLines returns a Lines that reads the file.
@@ -64,8 +64,8 @@ func whole(line []byte, err error) ([]byte, error) {
 // cutter copies a line and truncates the long fields.
 type cutter struct {
 	out   []byte
-	field int //  index of the current field, starting at 0
-	size  int //  number of bytes of the current field so far
+	field int // index of the current field, starting at 0
+	size  int // number of bytes of the current field so far
 }
 
 func (c *cutter) add(chunk []byte) {

@@ -37,7 +37,7 @@ func FuzzLines(f *testing.F) {
 	}
 	f.Add("1 2", byte('x'), uint32(proc.LongestLine-3))
 	f.Fuzz(func(t *testing.T, text string, b byte, times uint32) {
-		if at := strings.IndexByte(text, ' '); at >= 0 { //  makes one field long, or adds many fields
+		if at := strings.IndexByte(text, ' '); at >= 0 { // makes one field long, or adds many fields
 			text = text[:at] + string(bytes.Repeat([]byte{b}, int(times%150_000))) + text[at:]
 		}
 		want := strings.SplitAfter(text, "\n")

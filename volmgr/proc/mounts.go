@@ -25,7 +25,7 @@ func ReadMounts(file string, keep func(line []byte) bool, filter Filter) ([]*Mou
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() //  the file was only read, so closing it can lose no data
+	defer func() { _ = f.Close() }() // the file was only read, so closing it can lose no data
 
 	return ParseMounts(f, keep, filter)
 }
@@ -41,7 +41,7 @@ func ParseMounts(table io.Reader, keep func(line []byte) bool, filter Filter) ([
 type tableReader struct {
 	lines *Lines
 	keep  func(line []byte) bool
-	line  []byte //  the unread remainder of the current line
+	line  []byte // the unread remainder of the current line
 }
 
 // Read implements io.Reader.

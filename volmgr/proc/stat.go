@@ -75,7 +75,7 @@ func parseStat(data []byte, shift int64) (s Stat, err error) {
 	s.Session, s.Threads = int(number(6)), int(number(20))
 	const tick = 10_000_000 // USER_HZ is 100 on every architecture that Go runs on
 	start := number(22) - shift/tick
-	if shift%tick > 0 { //  the fraction of a tick may have moved the time to the next tick
+	if shift%tick > 0 { // the fraction of a tick may have moved the time to the next tick
 		start--
 	}
 
@@ -89,7 +89,7 @@ func parseStat(data []byte, shift int64) (s Stat, err error) {
 var ownShift = sync.OnceValues(func() (int64, error) {
 	own, err := os.Readlink("/proc/self/ns/time")
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil //  this kernel has no time namespaces
+		return 0, nil // this kernel has no time namespaces
 	}
 
 	children, cerr := os.Readlink("/proc/self/ns/time_for_children")
@@ -100,7 +100,7 @@ var ownShift = sync.OnceValues(func() (int64, error) {
 		return 0, err
 	}
 
-	const initial = "time:[4026531834]" //  the kernel's constant PROC_TIME_INIT_INO
+	const initial = "time:[4026531834]" // the kernel's constant PROC_TIME_INIT_INO
 	switch own {
 	case initial:
 		return 0, nil

@@ -20,7 +20,7 @@ func FuzzStat(f *testing.F) {
 			t.Errorf("%q is read as %+v", raw, s)
 		}
 		if state <= ' ' || state >= 0x7f || state == ')' {
-			return //  the kernel always writes a letter here, so this input is impossible
+			return // the kernel always writes a letter here, so this input is impossible
 		}
 		shown := fmt.Appendf(nil, "7 (%s) %c 1 7 %d 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 %d 0 %d 1000 10\n", name, state, session, threads, start)
 		s, err := parseStat(shown, 0)

@@ -118,7 +118,7 @@ func FuzzUnitOf(f *testing.F) {
 			t.Errorf("%q is in the unit %q", raw, unit)
 		}
 		if strings.Contains(below, "\n") {
-			return //  the kernel does not allow control groups with such names
+			return // the kernel does not allow control groups with such names
 		}
 		for _, hierarchy := range []string{"0::", "1:name=systemd:"} {
 			if unit := suggest.UnitOf(hierarchy + "/system.slice/web.service/" + below + "\n"); unit != "web.service" {

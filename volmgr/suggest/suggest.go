@@ -63,10 +63,10 @@ var valued = []string{"--plugin", "--volume", "--for", "--type", "--instance", "
 
 // word is one word of a command.
 type word struct {
-	text   string //  the word in its quoted form
-	fixed  bool   //  the word comes from the format alone
-	option bool   //  the format shows that the word is an option or the value of an option
-	dashed bool   //  the word is an operand that begins with "-"
+	text   string // the word in its quoted form
+	fixed  bool   // the word comes from the format alone
+	option bool   // the format shows that the word is an option or the value of an option
+	dashed bool   // the word is an operand that begins with "-"
 }
 
 // split replaces the verbs of a format with the arguments, and returns the resulting words.

@@ -40,7 +40,7 @@ var words = map[remedy.Kind]func(s []string) string{
 	remedy.EndProcess:       command("kill %s"),
 
 	remedy.StopUser: func(s []string) string {
-		pid, _ := strconv.Atoi(s[1]) //  the caller formatted this value as a number, so it is valid
+		pid, _ := strconv.Atoi(s[1]) // the caller formatted this value as a number, so it is valid
 		return Stop(s[0], pid)
 	},
 	remedy.AwaitFree: func(s []string) string {

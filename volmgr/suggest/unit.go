@@ -59,7 +59,7 @@ func UnitOf(cgroups string) string {
 // "" if this component is not a valid unit name.
 func outermost(path string) string {
 	for component := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
-		name := strings.TrimPrefix(component, "_") //  systemd puts "_" before names such as "cgroup.x"
+		name := strings.TrimPrefix(component, "_") // systemd puts "_" before names such as "cgroup.x"
 		switch {
 		case !ValidUnit(name):
 			return ""

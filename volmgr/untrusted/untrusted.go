@@ -127,7 +127,7 @@ func read(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(data)) > limit { //  the file grew after the check of its size
+	if int64(len(data)) > limit { // the file grew after the check of its size
 		return nil, tooLarge(limit)
 	}
 

@@ -11,25 +11,25 @@ import (
 // These steps change only the record or this host. All other steps are CSI calls, and have the
 // names of these calls.
 const (
-	Plan     call.Method = "plan"      //  store the intent to make a further side
-	Doubt    call.Method = "doubt"     //  record that a mount is missing or dead, before the agent replaces it
-	Bind     call.Method = "bind"      //  bind-mount the target on the own directory
-	Unbind   call.Method = "unbind"    //  unmount the own directory
-	Own      call.Method = "own"       //  set the requested owner and mode of the volume's root
-	Take     call.Method = "take"      //  record that a claim is mounted, after the claim waited for an expansion
-	Unmount  call.Method = "unmount"   //  unmount a target or the staging path without calling the plugin
-	Prove    call.Method = "prove"     //  make a proof of unmount: nothing on the host uses the device
-	EndWatch call.Method = "end-watch" //  end all watches, because no late mount appeared
-	Free     call.Method = "free"      //  delete a claim whose sides are all undone
-	Wait     call.Method = "wait"      //  do nothing now, because of Reason
-	Settled  call.Method = "settled"   //  do nothing, because the volume is in the wanted state
+	Plan     call.Method = "plan"      // store the intent to make a further side
+	Doubt    call.Method = "doubt"     // record that a mount is missing or dead, before the agent replaces it
+	Bind     call.Method = "bind"      // bind-mount the target on the own directory
+	Unbind   call.Method = "unbind"    // unmount the own directory
+	Own      call.Method = "own"       // set the requested owner and mode of the volume's root
+	Take     call.Method = "take"      // record that a claim is mounted, after the claim waited for an expansion
+	Unmount  call.Method = "unmount"   // unmount a target or the staging path without calling the plugin
+	Prove    call.Method = "prove"     // make a proof of unmount: nothing on the host uses the device
+	EndWatch call.Method = "end-watch" // end all watches, because no late mount appeared
+	Free     call.Method = "free"      // delete a claim whose sides are all undone
+	Wait     call.Method = "wait"      // do nothing now, because of Reason
+	Settled  call.Method = "settled"   // do nothing, because the volume is in the wanted state
 )
 
 // Action is one step. Next chooses the step, the agent carries it out, and Apply records its
 // outcome.
 type Action struct {
 	Kind  call.Method
-	Alloc string //  alloc of the claim that needs the step; empty for a step of the whole volume
+	Alloc string // alloc of the claim that needs the step; empty for a step of the whole volume
 
 	// Path is the path on which the step works. For a stage or unstage, it is the staging path. For
 	// a publish or unpublish, it is the target. For a bind or unbind, it is the own directory. For
@@ -69,17 +69,17 @@ type Cause string
 
 // These are the causes of a Wait.
 const (
-	CauseHalted   Cause = "halted"  //  the agent sends no calls at all
+	CauseHalted   Cause = "halted"  // the agent sends no calls at all
 	CausePlugin   Cause = "plugin"  // the plugin is not ready
 	CauseBackoff  Cause = "backoff" // a step failed and its retry is not due yet
-	CauseForeign  Cause = "foreign" //  an unknown mount covers the path
+	CauseForeign  Cause = "foreign" // an unknown mount covers the path
 	CauseHung     Cause = "hung"    // a mount does not answer
 	CauseWatch    Cause = "watch"   // an earlier call may still have a late effect
-	CauseLeftover Cause = "debt"    //  pending calls of a forced deregister of the same storage come first
+	CauseLeftover Cause = "debt"    // pending calls of a forced deregister of the same storage come first
 	CauseExpand   Cause = "expand"  // the volume must be expanded first
 	CauseOwner    Cause = "owner"   // the owner of a claim has ended, and the agent will detach the claim
-	CauseDown     Cause = "down"    //  this host is going down, and the volume is already unmounted
-	CauseInvalid  Cause = "invalid" //  the record contains a state that this release does not know
+	CauseDown     Cause = "down"    // this host is going down, and the volume is already unmounted
+	CauseInvalid  Cause = "invalid" // the record contains a state that this release does not know
 )
 
 // Key returns a name under which the agent counts the failures of this step. After a failed step,
@@ -207,8 +207,8 @@ type Event struct {
 	Volume  string
 	Alloc   string
 	Plugin  string
-	Part    string //  the part of the plugin that the event concerns, if the plugin has several parts
-	Step    string //  the step that caused the event, as its Kind or RPC; empty if no step caused it
+	Part    string // the part of the plugin that the event concerns, if the plugin has several parts
+	Step    string // the step that caused the event, as its Kind or RPC; empty if no step caused it
 	Message string
 }
 
@@ -258,15 +258,15 @@ func (at *Attempt) expands() bool {
 // in memory.
 type Attempt struct {
 	Action  Action
-	Err     *CallError //  the last failure, or nil if the step has not failed
+	Err     *CallError // the last failure, or nil if the step has not failed
 	Tries   int
 	First   time.Time // time of the first failure since the last success
-	Next    time.Time //  time of the next attempt or the end of the wait; zero if unknown
+	Next    time.Time // time of the next attempt or the end of the wait; zero if unknown
 	Running bool
 
 	// Progress describes the progress of the running step. It is empty if the progress is unknown.
 	Progress string
-	Unsent   bool //  the last failure happened before the step sent a call or changed the host
+	Unsent   bool // the last failure happened before the step sent a call or changed the host
 }
 
 // failing reports whether the step has a failure that a person should see.

@@ -126,7 +126,7 @@ func beginFirstClaim(r Record, req Request, mode *Mode, p plugin.Info) Record {
 	switch r.Node.Attached {
 	case Absent:
 		r.Node.NodeID = p.NodeID
-	case Present: //  an earlier claim was detached without the plugin, and left the volume connected
+	case Present: // an earlier claim was detached without the plugin, and left the volume connected
 		r.Node.Attached, r.Node.Proven = Unknown, false
 	}
 
@@ -140,7 +140,7 @@ func checkOwnDir(r Record, req Request) error {
 		return nil
 	}
 
-	for _, c := range r.Claims { //  at most one claim uses this directory
+	for _, c := range r.Claims { // at most one claim uses this directory
 		if c.At == req.At {
 			return Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
 				WithRemedy(remedy.Of(remedy.DetachClaim, r.Volume.ID, c.Alloc))
@@ -164,7 +164,7 @@ func repeated(r Record, c Claim, req Request) error {
 
 	asked := req.Terms
 	if c.ownedAs(asked.Owner) {
-		asked.Owner = c.Owner //  any process may ask for a mount that already exists
+		asked.Owner = c.Owner // any process may ask for a mount that already exists
 	}
 
 	differ := c.differences(asked)
@@ -294,8 +294,9 @@ func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, n
 
 // Clash refuses a new claim if another volume uses one of its paths. The own directory may belong
 // to another claim. A forced deregister may have left a mount at the target or at the staging path.
-// The parameter others contains all records, and owed contains the records of forced deregisters.
-func Clash(r Record, c Claim, others, owed []Record) error {
+// The parameter others contains all records, and leftovers contains the records of forced
+// deregisters.
+func Clash(r Record, c Claim, others, leftovers []Record) error {
 	for _, o := range others {
 		for _, have := range o.Claims {
 			if c.At != "" && have.At == c.At && o.Volume.ID != r.Volume.ID {
@@ -305,9 +306,9 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 		}
 	}
 
-	for _, o := range owed {
+	for _, o := range leftovers {
 		if o.Volume.Driver == r.Volume.Driver && o.Volume.ExternalID == r.Volume.ExternalID {
-			continue //  for the same storage, the claim waits until the agent has undone the leftovers
+			continue // for the same storage, the claim waits until the agent has undone the leftovers
 		}
 
 		paths := []string{o.Node.StagingPath}
@@ -408,21 +409,21 @@ func remedyByDetach(r Record) remedy.Remedy {
 // Room returns ErrRefused if the volume is not on this host yet and the plugin cannot have another
 // volume here. The limit is NodeGetInfo.max_volumes_per_node of CSI, where 0 means no limit. Each
 // storage volume with a possible side on this host counts once, even if its claims are being
-// detached. The parameter others contains all records, and owed contains the records of forced
+// detached. The parameter others contains all records, and leftovers contains the records of forced
 // deregisters.
-func Room(r Record, p plugin.Info, others, owed []Record) error {
+func Room(r Record, p plugin.Info, others, leftovers []Record) error {
 	if p.MaxVolumes <= 0 || r.Held() {
 		return nil
 	}
 
-	here := map[string]string{} //  maps the key of each storage volume on this host to a volume id
-	for _, o := range slices.Concat(owed, others) {
+	here := map[string]string{} // maps the key of each storage volume on this host to a volume id
+	for _, o := range slices.Concat(leftovers, others) {
 		if o.Volume.PluginID == r.Volume.PluginID && o.Held() {
 			here[LeftoverKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID
 		}
 	}
 
-	delete(here, LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)) //  the volume itself may already be here because of a forced deregister
+	delete(here, LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)) // the volume itself may already be here because of a forced deregister
 	if int64(len(here)) < p.MaxVolumes {
 		return nil
 	}

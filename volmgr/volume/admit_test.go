@@ -118,7 +118,7 @@ func TestAccessMatrix(t *testing.T) {
 	}
 }
 
-// TestRefusalWording checks that a refusal says which of the conflicting claims are being detached.
+// TestRefusalWording checks that a refusal names the conflicting claims that are being detached.
 // Such claims still conflict.
 func TestRefusalWording(t *testing.T) {
 	held := in(call.SingleNodeWriter, 0, 1)

@@ -65,7 +65,7 @@ func TestAdopt(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*volume.Record, *volume.Observed)
 		live   bool
-		claims []string //  the allocs of the claims that Adopt keeps
+		claims []string // the allocs of the claims that Adopt keeps
 		steps  []call.Method
 	}{
 		"all there":               {func(*volume.Record, *volume.Observed) {}, true, []string{"a", "b"}, nil},
@@ -151,7 +151,7 @@ func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) 
 		}
 		kinds = append(kinds, a.Kind)
 		if len(kinds) == n && (a.Forward() || a.Kind == volume.Doubt || at.Seen == volume.SeenDead) {
-			return kinds //  all further steps are the same as after any restart
+			return kinds // all further steps are the same as after any restart
 		}
 		r, _ = volume.Apply(r, a, volume.Outcome{Boot: o.Boot})
 	}

@@ -19,7 +19,7 @@ func TestApart(t *testing.T) {
 	}
 	up, down, unasked := plugin.Service{Ready: true}, plugin.Service{}, plugin.Service{Unasked: true}
 	nodeUp, controllerUp := parts(up, down), parts(down, up)
-	claimed := func(r *volume.Record, o *volume.Observed) { //  a claim without any side
+	claimed := func(r *volume.Record, o *volume.Observed) { // a claim without any side
 		edit(r, func(c *volume.Claim) { c.State, c.Published, c.Mount = volume.Pending, volume.Absent, nil })
 		r.Node.Attached, r.Node.Staged, r.Node.Mount = volume.Absent, volume.Absent, nil
 		o.Targets, o.Staging = nil, volume.Sight{}
@@ -29,7 +29,7 @@ func TestApart(t *testing.T) {
 		r.Node.Attached = volume.Present
 	}
 	released := func(r *volume.Record, _ *volume.Observed) { *r = must(volume.Detach(*r, "a")) }
-	unmounted := func(r *volume.Record, o *volume.Observed) { //  a detached claim after a proof of unmount
+	unmounted := func(r *volume.Record, o *volume.Observed) { // a detached claim after a proof of unmount
 		released(r, o)
 		edit(r, func(c *volume.Claim) { c.Published, c.Mount, c.State = volume.Absent, nil, volume.NodeDetached })
 		r.Node.Staged, r.Node.Mount, r.Node.Proven = volume.Absent, nil, true

@@ -93,7 +93,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		case n.Attached == Absent && a.Sure:
 			r = r.unwatched(func(w Watch) bool { return w == lateAttach })
 		case n.Attached == Absent && slices.Contains(n.Watches, lateAttach):
-			n.Attached = Unknown //  an earlier ControllerPublishVolume may still connect the volume again
+			n.Attached = Unknown // an earlier ControllerPublishVolume may still connect the volume again
 		}
 
 		if r.Node.Attached == Absent {
@@ -148,7 +148,7 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		r = removePendingCalls(r, call.NodeUnstage, a.Path)
 	}
 	if a.Pending {
-		return r //  a pending call changes no state, because the host has already undone this side
+		return r // a pending call changes no state, because the host has already undone this side
 	}
 	if r.Node.Staged = undone(r.Node.Staged, out); r.Node.Staged == Absent {
 		r.Node.Mount = nil
@@ -167,7 +167,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 			r = removePendingCalls(r, call.NodeUnpublish, a.Path)
 		}
 		if !ok || c.Target != a.Path || a.Pending {
-			return r //  the step undid a late mount of an ended claim, or made a pending call
+			return r // the step undid a late mount of an ended claim, or made a pending call
 		}
 		if c.Published = undone(c.Published, out); c.Published == Absent {
 			c.Mount = nil
@@ -199,7 +199,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 	if out.StageSuspect || r.Node.refusedUnstaged(out) {
 		r.Node.Staged, r.Node.Mount = Failed, nil
 		if slices.ContainsFunc(r.Ordered(), func(o Claim) bool { return o.Published == Present }) {
-			r.Node.Staged = Unknown //  an unstage would break the mounts of other claims, so the agent only stages again
+			r.Node.Staged = Unknown // an unstage would break the mounts of other claims, so the agent only stages again
 		}
 	}
 
@@ -419,14 +419,14 @@ func Urgency(before, now Record) Saving {
 		return SaveFirst
 	}
 	if now.Volume.Expansion != before.Volume.Expansion {
-		return SaveFirst //  users see the expansion, and the next claim may use the expanded volume
+		return SaveFirst // users see the expansion, and the next claim may use the expanded volume
 	}
 
 	saving, paid := SaveWithNext, len(now.Node.PendingCalls) < len(before.Node.PendingCalls)
 	switch {
 	case len(before.Claims) == len(now.Claims):
 	case len(now.Claims) == 0 && now.Node.Attached != Absent:
-		return SaveFirst //  the agent calls ControllerUnpublishVolume next, and the next agent must know that the claim has ended
+		return SaveFirst // the agent calls ControllerUnpublishVolume next, and the next agent must know that the claim has ended
 	default:
 		saving = SaveAtOnce
 	}
@@ -434,7 +434,7 @@ func Urgency(before, now Record) Saving {
 	for alloc, c := range now.Claims {
 		was := before.Claims[alloc]
 		switch {
-		case c.Wanted && paid, //  otherwise the next agent would repeat the pending call, which would undo a new mount
+		case c.Wanted && paid, // otherwise the next agent would repeat the pending call, which would undo a new mount
 			was.State != c.State && c.State != Mounted && c.State != ControllerDetached,
 			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)),
 			c.Wanted && before.Node.Attached != Failed && now.Node.Attached == Failed:

@@ -135,7 +135,7 @@ func TestBlockedByDebt(t *testing.T) {
 // name the command that discards the pending calls.
 func TestPendingCalls(t *testing.T) {
 	r := offering(call.SingleNodeWriter)
-	r.Node.PendingCalls = owed()
+	r.Node.PendingCalls = pendingAfterDetach()
 	failed := &volume.Attempt{Action: volume.Action{Kind: call.NodeUnpublish, Pending: true}, Tries: 1, Err: &volume.CallError{
 		Step: "NodeUnpublishVolume", Code: "Internal", Message: "no such target", Retry: volume.RetryBackoff, Answered: true}}
 	up, down := attachPlugin(), plugin.View{Known: true, State: "stopped"}

@@ -10,7 +10,7 @@ import (
 type Occupant struct {
 	Volume string
 	Alloc  string // empty if the occupant is a volume without claims
-	Owner  string //  description of the claim's owner; empty if the claim has no owner
+	Owner  string // description of the claim's owner; empty if the claim has no owner
 
 	// Message says why the claim or volume is still on the host. It is never empty. Command removes
 	// the obstacle. Else is an alternative if Command does not help.
@@ -22,7 +22,7 @@ type Occupant struct {
 // Occupancy lists all claims and volumes that prevent a host from being empty.
 type Occupancy struct {
 	Waiting []Occupant // claims whose live owners a person must stop
-	Left    []Occupant //  claims and volumes that the agent is removing from the host
+	Left    []Occupant // claims and volumes that the agent is removing from the host
 }
 
 // Empty reports whether the host is empty.
@@ -85,7 +85,7 @@ func describeDetach(r Record, c Claim, o Observed, at *Attempt) Occupant {
 	case out.Command.Empty():
 		out.Command = remedy.Of(remedy.ShowVolume, r.Volume.ID)
 	case c.Alloc == "" || c.Wanted:
-	case how != WithPlugin: //  this command is milder than the one from Explain, which is the last resort
+	case how != WithPlugin: // this command is milder than the one from Explain, which is the last resort
 		out.Else = remedy.Of(remedy.DetachWithout, r.Volume.ID, c.Alloc, string(how))
 	}
 
@@ -110,11 +110,11 @@ func (c Claim) StopOwner(id string) remedy.Remedy {
 	case OwnerPID:
 		return remedy.Of(remedy.EndProcess, strconv.Itoa(c.Owner.PID))
 	case OwnerMount:
-		if !c.Keeper().ByMount() { //  the bind mount does not exist at present
+		if !c.Keeper().ByMount() { // the bind mount does not exist at present
 			return force
 		}
 
-		return remedy.Of(remedy.Unmount, c.At) //  if the mount is busy, umount(8) names the services that use it
+		return remedy.Of(remedy.Unmount, c.At) // if the mount is busy, umount(8) names the services that use it
 	case OwnerRuntime:
 		return remedy.Of(remedy.StopContainers, c.Owner.Runtime, c.Owner.Volume)
 	default:

@@ -42,7 +42,7 @@ func TestOccupancy(t *testing.T) {
 		o       volume.Observed
 		at      *volume.Attempt
 		waiting bool
-		want    []string //  texts that the message must contain
+		want    []string // texts that the message must contain
 	}{
 		{"a unit", record(unit, true), down, nil, true, []string{"web.service (pid 5, nginx)", "systemctl stop web.service"}},
 		{"nobody knows whether it lives", record(pid, true), down, nil, true, []string{"pid 7 (sh)", "kill 7"}},

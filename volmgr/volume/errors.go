@@ -10,8 +10,8 @@ import (
 )
 
 // Each error of this package wraps one of these sentinels. The package agent/apiserver converts the
-// sentinels to API codes. The message of an error says which action failed, on which object, and
-// what helps.
+// sentinels to API codes. The message of an error names the failed action, the object, and a
+// helpful action.
 var (
 	// ErrInvalid means that the request cannot succeed unless it is changed.
 	ErrInvalid = errors.New("invalid")
@@ -31,9 +31,9 @@ var (
 
 // Error combines a sentinel, a message for people, and help. The help is either a remedy or a text.
 type Error struct {
-	Kind    error //  one of the sentinels above
+	Kind    error // one of the sentinels above
 	Message string
-	Hint    string        //  advice as a text, for a problem that no command solves
+	Hint    string        // advice as a text, for a problem that no command solves
 	Remedy  remedy.Remedy // the command that helps, if any
 }
 
@@ -107,8 +107,8 @@ const (
 // These codes do not come from gRPC. The agent uses them if a step on the host failed, or if the
 // plugin answered OK but the host shows a different result.
 const (
-	CodeUnverified = "Unverified" //  the plugin answered OK, but the mount table shows a different result
-	CodeHost       = "Host"       //  a step that the agent does itself failed
+	CodeUnverified = "Unverified" // the plugin answered OK, but the mount table shows a different result
+	CodeHost       = "Host"       // a step that the agent does itself failed
 )
 
 // CallError describes the failure of one step of a volume. The step is either an RPC or an action

@@ -81,7 +81,7 @@ func Expand(r Record, size int64, p plugin.Info, owners Owners) (now Record, cha
 		return r, false, Errorf(ErrRefused, "volume %q has %s and cannot shrink to %s", v.ID, Size(v.size()), Size(size))
 	case size <= v.size():
 		if e.Want == 0 {
-			r.Volume.Expansion.Refused = Refusal{} //  the new request allows the node to be asked again for a size that it refused
+			r.Volume.Expansion.Refused = Refusal{} // the new request allows the node to be asked again for a size that it refused
 		}
 
 		return r, r.Volume.Expansion != e, nil
@@ -141,8 +141,8 @@ func WithdrawExpansion(r Record) (now Record, withdrawn bool) {
 	return r, withdrawn
 }
 
-// expansionPath returns the path for NodeExpandVolume. It is the staging path if staging made a
-// mount, and otherwise the target of a published claim. expansionPath returns "" if the volume is
+// expansionPath returns the path for NodeExpandVolume. If staging made a mount, it is the staging
+// path. Otherwise it is the target of a published claim. expansionPath returns "" if the volume is
 // not mounted, or only mounted read-only.
 func expansionPath(r Record) string {
 	if m := r.Node.Mode; m == nil || !m.Access.Writable() {
@@ -230,7 +230,7 @@ func (p upPlanner) nodeExpand() (chosen, ok bool) {
 	path := expansionPath(p.r)
 	for _, c := range p.claims {
 		if s := p.o.Targets[c.Alloc]; c.Target == path && (s.Seen != SeenMount || !s.Is(c.Mount)) {
-			return false, true //  the agent must first mount the target again
+			return false, true // the agent must first mount the target again
 		}
 	}
 
@@ -263,10 +263,10 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 	case a.Kind == call.ControllerExpand && out.Err == nil:
 		got := out.Capacity
 		if got <= 0 {
-			got = a.Size //  the plugin answered OK but did not report the size
+			got = a.Size // the plugin answered OK but did not report the size
 		}
 
-		v.Capacity = max(v.Capacity, got) //  storage never shrinks, even if the plugin reports a smaller size
+		v.Capacity = max(v.Capacity, got) // storage never shrinks, even if the plugin reports a smaller size
 		v.CapacityMin = max(v.CapacityMin, min(a.Size, v.Capacity))
 		if out.NodeRequired || e.Node > 0 {
 			e.Node = v.Capacity
@@ -277,7 +277,7 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 	case a.Kind == call.ControllerExpand && a.Size == e.Want:
 		e.Want, e.Offline, e.Refused = 0, false, refused
 	case a.Kind == call.NodeExpand && out.Err == nil:
-		if v.Capacity < a.Size { //  without a controller, only this call reports the size
+		if v.Capacity < a.Size { // without a controller, only this call reports the size
 			v.Capacity, v.CapacityMin = a.Size, max(v.CapacityMin, a.Size)
 		}
 		if e.Refused = refused; a.Size >= e.Node {
@@ -285,7 +285,7 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 		}
 	case a.Kind == call.NodeExpand && a.Size == e.Node:
 		if e.Refused = refused; v.Capacity < a.Size && refused.Code != CodeFailedPrecondition {
-			e.Node = 0 //  the storage itself did not grow, so a retry is useless
+			e.Node = 0 // the storage itself did not grow, so a retry is useless
 		}
 	}
 

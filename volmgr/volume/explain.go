@@ -83,7 +83,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Fix, e.Else = o.Plugin.Remedy(r.Volume.PluginID), wayOut(r, "")
 	case a.Cause == CauseHalted:
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
-	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): //  the check of a mount has not finished, but the mount may be healthy
+	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // the check of a mount has not finished, but the mount may be healthy
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
 		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
 	case a.Cause == CauseWatch || a.Cause == CauseLeftover || a.Cause == CauseExpand || a.Cause == CauseOwner:
@@ -350,7 +350,7 @@ func (e Explanation) withPendingCalls(r Record, o Observed, at *Attempt) Explana
 	}
 
 	note := calls.How
-	if o.Leftover != "" { //  the explanation already contains the last error of the calls
+	if o.Leftover != "" { // the explanation already contains the last error of the calls
 		note = fmt.Sprintf("to end the pending calls: %s; %s", suggest.Words(calls.GiveUp), givingUp)
 	}
 

@@ -64,7 +64,7 @@ func TestExplore(t *testing.T) {
 			{faults: 0, crashes: 3, intents: 4},
 		}
 	}
-	narrow := []budget{ //  smaller budgets, for variants with more kinds of requests
+	narrow := []budget{ // smaller budgets, for variants with more kinds of requests
 		{faults: 1, crashes: 0, intents: 3},
 		{faults: 1, crashes: 1, intents: 2},
 		{faults: 0, crashes: 1, intents: 3},
@@ -73,7 +73,7 @@ func TestExplore(t *testing.T) {
 	if testing.Short() {
 		narrow = []budget{{faults: 1, crashes: 0, intents: 2}, {faults: 0, crashes: 1, intents: 2}}
 	}
-	twice := []budget{ //  budgets for variants in which a request creates a second record of the storage
+	twice := []budget{ // budgets for variants in which a request creates a second record of the storage
 		{faults: 0, crashes: 1, intents: 5},
 		{faults: 1, crashes: 1, intents: 3},
 		{faults: 1, crashes: 0, intents: 4},
@@ -113,7 +113,7 @@ type explorer struct {
 	v     variant
 	seen  map[key]int32
 	nodes []node
-	calm  map[key]bool //  states that reach the wanted state if no further faults occur
+	calm  map[key]bool // states that reach the wanted state if no further faults occur
 	steps int
 
 	queue []todo
@@ -220,7 +220,7 @@ func (x *explorer) turns(s state, at int32) string {
 		}
 		seen := s.observe(x.v, up, o, hung)
 		a := volume.Next(s.mem, seen)
-		quiet := seen.WatchOver && seen.AttachmentOver && hung < 0 //  checking one of the variations of each state is enough
+		quiet := seen.WatchOver && seen.AttachmentOver && hung < 0 // checking one of the variations of each state is enough
 		if quiet && up == bothUp {
 			if bad := misled(s.mem, seen); bad != "" {
 				return bad
@@ -248,7 +248,7 @@ func (x *explorer) turns(s state, at int32) string {
 		// down.
 		for i := range 2 {
 			if !x.v.attach {
-				break //  the plugin has no controller calls
+				break // the plugin has no controller calls
 			}
 			if bad := look(nodeUp+serving(i), o, -1); bad != "" {
 				return bad
@@ -346,7 +346,7 @@ func (x *explorer) disasters(s state, at int32) {
 	if x.v.raw && s.w.staged {
 		next := s
 		next.w.lose()
-		next.lied = true //  the plugin still claims that the volume is staged
+		next.lied = true // the plugin still claims that the volume is staged
 		x.add(next, at, label{what: "the device is detached"})
 	}
 }
@@ -355,7 +355,7 @@ func (x *explorer) disasters(s state, at int32) {
 func (x *explorer) act(s state, at int32, a volume.Action) string {
 	switch {
 	case a.Kind == volume.Settled && s.blocked():
-		return "" //  the mounts belong to the other, deregistered record
+		return "" // the mounts belong to the other, deregistered record
 	case a.Kind == volume.Settled && s.swapped:
 		x.add(s.paid(), at, label{what: "the debt is paid"})
 		return unsettled(x.v, s)
@@ -474,7 +474,7 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 		next.refused = next.refused && out.Err != nil
 	}
 	if !next.mem.Same(s.mem) {
-		next = next.swap() //  a user deregistered the volume during the call, so the outcome belongs to the other record
+		next = next.swap() // a user deregistered the volume during the call, so the outcome belongs to the other record
 	}
 	claims := next.mem.Claims
 	next = next.save(a, out)

@@ -41,7 +41,7 @@ func misled(r volume.Record, o volume.Observed) string {
 	r, o = crowd(r, o)
 	focus, narrow := volume.FocusRecord(r, nil)
 	if !narrow || !volume.FocusIsValid(focus, o, nil) || len(volume.MisplacedClaims(r, o)) > 0 {
-		return "" //  FocusRecord does not promise the same step in these cases
+		return "" // FocusRecord does not promise the same step in these cases
 	}
 	if len(focus.Claims) >= len(r.Claims) {
 		return "the focus holds all settled claims"

@@ -174,7 +174,7 @@ func FuzzDebtKey(f *testing.F) {
 			t.Errorf("the id %q is taken for a debt", id)
 		}
 		if strings.Contains(driver, "\x00") {
-			return //  a driver cannot have such a name
+			return // a driver cannot have such a name
 		}
 		d, e, ok := volume.ParseLeftoverKey(volume.LeftoverKey(driver, external))
 		if !ok || d != driver || e != external {

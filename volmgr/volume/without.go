@@ -7,19 +7,19 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Without selects the means of a detach that does not call the plugin. Each value also allows the
-// means of all values before it.
+// Without says how forcefully the agent unmounts if it detaches a claim without calling the plugin.
+// Each value also permits the milder ways before it.
 type Without string
 
-// These are the means of a detach. The zero value uses the plugin.
+// These are the ways to unmount. The zero value means that the plugin unmounts.
 const (
 	WithPlugin Without = ""
-	ByUmount   Without = "umount" // umount(2), which fails while a process uses the mount
-	ByForce    Without = "force"  // then MNT_FORCE, which aborts requests to the storage
-	ByLazy     Without = "lazy"   // then MNT_DETACH, which hides the mount at once; the mount ends with its last user
+	ByUmount   Without = "umount" // calls umount(2), which fails while a process uses the mount
+	ByForce    Without = "force"  // then uses MNT_FORCE, which aborts requests to the storage
+	ByLazy     Without = "lazy"   // then uses MNT_DETACH, which hides the mount at once; the mount ends with its last user
 )
 
-// ladder lists the means without the plugin, from the mildest to the strongest.
+// ladder lists the ways to unmount without the plugin, from the mildest to the most forceful.
 var ladder = []Without{ByUmount, ByForce, ByLazy}
 
 // Check returns an error if the value is unknown.
@@ -30,10 +30,12 @@ func (w Without) Check() error {
 	return nil
 }
 
-// Steps returns the means that w allows, mildest first. It is empty if w uses the plugin.
+// Steps returns the ways to unmount that w permits, with the mildest first. It is empty if the
+// plugin unmounts.
 func (w Without) Steps() []Without { return ladder[:slices.Index(ladder, w)+1] }
 
-// Stronger returns the next stronger means, or the zero value after the strongest.
+// Stronger returns the next more forceful way to unmount, or the zero value if w is the most
+// forceful.
 func (w Without) Stronger() Without {
 	if i := slices.Index(ladder, w); i+1 < len(ladder) {
 		return ladder[i+1]
@@ -41,21 +43,21 @@ func (w Without) Stronger() Without {
 	return WithPlugin
 }
 
-// PendingCall is a call that the agent skipped because the host undid the side without the plugin.
+// PendingCall is a call that the agent skipped, because the host undid the side without the plugin.
 // The agent makes the call when the plugin is ready.
 type PendingCall struct {
 	Kind  call.Method `json:"kind"` // NodeUnpublish or NodeUnstage
 	Path  string      `json:"path"`
-	Alloc string      `json:"alloc,omitempty"` // the alloc of the target
-	// Mount is the mount that was at Path. It is zero if that mount is unknown. The call must not
-	// unmount any other mount.
+	Alloc string      `json:"alloc,omitempty"` // alloc whose target the call unpublishes; empty for NodeUnstage
+	// Mount is the mount that was at Path. It is zero if the mount is unknown. The agent must not
+	// let the call unmount any other mount.
 	Mount MountIdentity `json:"mount,omitzero"`
 }
 
 // Unseen is a lazily unmounted mount that may still be in use.
 type Unseen struct {
 	Path  string   `json:"path"`
-	Users []string `json:"users,omitempty"` // the users at the time of the unmount, in words
+	Users []string `json:"users,omitempty"` // descriptions of the users at the time of the unmount
 }
 
 // words describes the mount and its users.
