@@ -135,9 +135,9 @@ func durability(t *testing.T) {
 	}
 }
 
-// failedCommit checks that a method that needs a commit returns the error of the commit. After the
-// error, Update drops its change. The other methods keep their changes, and the next successful
-// commit writes them.
+// failedCommit makes the commit of a change fail. If the method of the change needs the commit, it
+// must return the error. After the error, Update drops its change. The other methods keep their
+// changes, and the next successful commit writes them.
 func failedCommit(t *testing.T) {
 	for name, v := range verbs {
 		t.Run(name, func(t *testing.T) {

@@ -25,8 +25,7 @@ type file struct {
 	// bolt.
 	swap sync.RWMutex
 
-	// misplaced is the error of the last check that the file at the path is the open file. place.mu
-	// guards it.
+	// misplaced is the error of the last call of keepPlace. place.mu guards it.
 	misplaced error
 	// broken is set after a panic of bbolt in a commit, because bbolt may still hold its locks.
 	// Only the writer uses it.
@@ -53,8 +52,8 @@ func (f *file) fault() error {
 	return f.misplaced
 }
 
-// keepPlace ensures that the file at the path is the open one. The writer calls it before each
-// commit.
+// keepPlace ensures that the file at the path is the file that the database has open. The writer
+// calls it before each commit.
 func (f *file) keepPlace() (err error) {
 	defer func() {
 		f.mu.Lock()

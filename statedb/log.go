@@ -224,7 +224,7 @@ func (l *logFile) close() error {
 	return f.Close()
 }
 
-// keepPlace ensures that the file at the path is the open log.
+// keepPlace ensures that the file at the path is the log that the database has open.
 func (l *logFile) keepPlace() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()

@@ -47,7 +47,7 @@ const (
 	deepest = 64
 )
 
-// pages is the state of the check of a file's pages.
+// pages holds the state of checkPages while it checks a file.
 type pages struct {
 	data  []byte // the mapped file
 	size  uint64 // size of a page, in bytes

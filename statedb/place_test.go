@@ -198,8 +198,8 @@ func TestReplacedWhileOpen(t *testing.T) {
 	}
 }
 
-// TestReplacedBeforeChange checks that the first update after the replacement, which discovers the
-// other file, is already refused.
+// TestReplacedBeforeChange replaces a file of an open database. The next update discovers the other
+// file. The database must already refuse this update.
 func TestReplacedBeforeChange(t *testing.T) {
 	db, path, _ := held(t)
 	defer closed(t, db)

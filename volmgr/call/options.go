@@ -11,8 +11,8 @@ type MountOptions struct {
 	MountFlags []string `json:"mount_flags,omitempty"`
 }
 
-// TopologyRequest names the topology segments from which a new volume must, or preferably should,
-// be reachable.
+// TopologyRequest names the topology segments from which a new volume must be reachable, and those
+// from which it should preferably be reachable.
 type TopologyRequest struct {
 	Required  []map[string]string `json:"required,omitempty"`
 	Preferred []map[string]string `json:"preferred,omitempty"`

@@ -59,7 +59,8 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 	return resp, err
 }
 
-// turn waits until no other call for the volume is running, if Config.Serial is set.
+// turn waits until no other call for the volume is running. It does nothing unless Config.Serial is
+// set.
 func (p *Plugin) turn(volume string) (done func()) {
 	if !p.cfg.Serial || volume == "" {
 		return func() {}

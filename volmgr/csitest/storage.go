@@ -81,7 +81,7 @@ func (s *controller) source(v stored) (dir string, size int64, err error) {
 	}
 }
 
-// fit chooses a size within a capacity range that is at least the given size.
+// fit returns a size that is within a capacity range and is at least the given size.
 func (s *controller) fit(r *csi.CapacityRange, size int64) (int64, error) {
 	most := s.p.cfg.Storage
 	if limit := r.GetLimitBytes(); limit > 0 {

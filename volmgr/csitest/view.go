@@ -93,7 +93,7 @@ func (v view) stagedAt(path, except string) string {
 	return ""
 }
 
-// begin updates the view for the arrival of a call.
+// begin updates the view when a call arrives.
 func (v view) begin(c Call) {
 	if c.Volume == "" {
 		return
@@ -132,7 +132,7 @@ func (v view) begin(c Call) {
 	}
 }
 
-// end updates the view for the answer to a call.
+// end updates the view when a call has been answered.
 func (v view) end(c Call) {
 	if c.OK() {
 		v.storageEnd(c)

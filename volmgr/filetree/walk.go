@@ -150,8 +150,8 @@ func (w *walk) file(l *level, name string) error {
 	return w.visit(fd, &st)
 }
 
-// enter opens a subdirectory and reads it. Since the walk stored its name, the name may have been
-// given to a different file.
+// enter opens a subdirectory and reads it. The name may no longer belong to the file for which the
+// walk stored it.
 func (w *walk) enter(name string) error {
 	fd, st, err := open(w.top().fd, name)
 	if err != nil {

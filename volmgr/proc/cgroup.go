@@ -23,8 +23,8 @@ type Cgroup struct {
 // Unified reports whether the group belongs to version 2.
 func (c Cgroup) Unified() bool { return c.Hierarchy == "0" && c.Controllers == "" }
 
-// Systemd reports whether systemd may manage the hierarchy. systemd manages either version 2 or its
-// own hierarchy of version 1.
+// Systemd reports whether the hierarchy is one that systemd may manage: the hierarchy of version 2,
+// or systemd's own hierarchy of version 1.
 func (c Cgroup) Systemd() bool { return c.Unified() || c.Controllers == "name=systemd" }
 
 // Cgroups returns the control groups of a process, one for each hierarchy.

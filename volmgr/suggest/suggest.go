@@ -173,7 +173,7 @@ func Quote(value string) string {
 }
 
 // octal escapes every byte except letters, digits and "@%+:,./_-". The result therefore contains no
-// quote in any shell.
+// character that a shell treats as a quote.
 func octal(value string) string {
 	var b strings.Builder
 	for i := range len(value) {

@@ -207,8 +207,8 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 }
 
 // refusedUnstaged reports whether the plugin may have refused a publish because it no longer
-// considers the volume staged. If staging made no mount, as for a block device, the refusal is the
-// only sign of this.
+// considers the volume staged. If staging made no mount, as for a block device, no other sign shows
+// that the staging was lost.
 func (n NodeSide) refusedUnstaged(out Outcome) bool {
 	return out.Err != nil && out.Err.Code == CodeFailedPrecondition && n.Staged == Present && n.Mount == nil
 }

@@ -78,7 +78,7 @@ func TestOccupancy(t *testing.T) {
 }
 
 // TestOccupancyWithout checks a claim that is being detached without the plugin. For each way of
-// unmounting, the suggestion must be the next more forceful way.
+// unmounting, the suggested command must use the next more forceful way.
 func TestOccupancyWithout(t *testing.T) {
 	for how, want := range map[volume.Without]string{volume.WithPlugin: "=umount", volume.ByUmount: "=force", volume.ByForce: "=lazy", volume.ByLazy: ""} {
 		c := volume.Claim{Alloc: "web", State: volume.Unpublishing, Published: volume.Unknown, Target: "/t", Without: how}

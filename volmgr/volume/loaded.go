@@ -206,8 +206,8 @@ func watchUndo(r Record, path, alloc string) Record {
 }
 
 // LeftoverOf returns the record that the agent keeps after a forced deregister. The plugin must
-// undo every side that the claims still have on this host. A call may be in progress, so every
-// unsettled side becomes unknown. The agent applies the outcome of this call later.
+// undo every side that the claims still have on this host. Every unsettled side becomes unknown,
+// because a call may be in progress. If so, the agent applies the outcome of this call later.
 func LeftoverOf(r Record) Record {
 	r = doubtful(r)
 	for _, c := range r.Ordered() {

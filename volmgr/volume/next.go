@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Next returns the next step of a volume, which brings it closer to the state that its claims want.
-// Next is pure and total: it returns a step for every record and every observation. For a state
-// that this release does not know, it returns a Wait, which changes nothing.
+// Next returns the next step of a volume. The step brings the volume closer to the state that its
+// claims want. Next has no side effects, and returns a step for every record and every observation.
+// For a state that this release does not know, Next returns a Wait, which changes nothing.
 //
 //	               first claim                                   last release
 //	(free) ──► ControllerPublish ──► NodeStage ──► NodePublish ──► … ──► NodeUnpublish ──► NodeUnstage
@@ -24,7 +24,7 @@ import (
 // For a claim that is detached without the plugin, Unmount replaces NodeUnpublish. If that is the
 // last claim, Unmount also replaces NodeUnstage. The skipped calls become pending calls.
 //
-// Next tries these decisions one after the other:
+// Next tries these decisions in this order:
 //
 //  1. Undo the mounts of claims that are no longer wanted, oldest claim first.
 //  2. Undo mounts that appeared late.
@@ -33,12 +33,14 @@ import (
 //  5. If any claim is wanted, undo failed sides, then make missing and dead mounts again.
 //  6. If no claim is wanted, take the volume off the host.
 //
-// The node expands a staged volume before the volume is published. If the staging shows no mount,
-// the node expands the volume after its publish, and the claim counts as mounted only after that.
+// The node service expands a staged volume before the volume is published. If staging makes no
+// mount, the node service expands the volume after its publish. The claim counts as mounted only
+// after the expansion.
 //
-// Next skips a step that is parked or whose plugin is not ready, and tries the steps that do not
-// depend on it. If the node part and the controllers are separate, only the part that the step
-// calls must be ready. While the host goes down, leave replaces the decisions that make sides.
+// Next skips a step that waits for a retry, or whose plugin is not ready. It then tries the steps
+// that do not depend on the skipped step. If the node part and the controllers are separate, only
+// the part that the step calls must be ready. While the host goes down, the function leave replaces
+// the decisions that make sides.
 func Next(r Record, o Observed) Action {
 	if o.Halt != "" {
 		return Action{Kind: Wait, Cause: CauseHalted, Reason: o.Halt}
@@ -79,8 +81,8 @@ func Next(r Record, o Observed) Action {
 }
 
 // PathsToObserve returns the record with only those paths that the agent must check before it calls
-// Next. For the undoing of unwanted claims, Next uses only the record, so the agent need not check
-// their paths.
+// Next. To undo an unwanted claim, Next needs only the record, so the agent need not check the
+// paths of such a claim.
 func PathsToObserve(r Record) Record {
 	wanted := make(map[string]Claim, len(r.Claims))
 	for alloc, c := range r.Claims {

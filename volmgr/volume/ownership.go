@@ -104,7 +104,7 @@ func (o Ownership) String() string {
 	return s
 }
 
-// asked returns the ownership as the user requested it, without the default owner and without
+// asked returns the ownership as the user requested it. It omits the default owner, and clears
 // ByPlugin.
 func (o Ownership) asked() Ownership {
 	o.ByPlugin = false
@@ -184,9 +184,10 @@ func (c Claim) Flags() []string {
 	return strings.Split(c.AtFlags, ",")
 }
 
-// TargetFlags returns the mount options that the agent adds at the claim's target to those of the
-// plugin. These are nosuid and nodev, unless the volume's mount flags contain suid or dev. The
-// options of the claim's own directory also apply to the target, because both show the same files.
+// TargetFlags returns the mount options that the agent sets at the claim's target in addition to
+// those of the plugin. These are nosuid and nodev, unless the volume's mount flags contain suid or
+// dev. The options of the claim's own directory also apply to the target, because both show the
+// same files.
 func (c Claim) TargetFlags(mountFlags []string) []string {
 	var flags []string
 	for _, f := range []string{"nosuid", "nodev"} {

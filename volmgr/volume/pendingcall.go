@@ -12,8 +12,8 @@ import (
 )
 
 // DetachWithout marks a claim as no longer wanted, like Detach, but the detach does not wait for
-// the plugin. If the claim is already being detached, DetachWithout changes how. The last request
-// decides how the agent unmounts.
+// the plugin. The parameter how says how the agent unmounts. If the claim is already being
+// detached, how replaces the earlier value.
 func DetachWithout(r Record, alloc string, how Without) (Record, error) {
 	r, err := Detach(r, alloc)
 	if c, ok := r.Claims[alloc]; err == nil && ok && how != WithPlugin && c.Without != how {

@@ -271,13 +271,13 @@ func orNothing(raw json.RawMessage) string {
 }
 
 // Copied prepares a record from an automatic copy of the state database, after the database was
-// lost. The record must be that of a volume without mounts and without a claim for which there is a
-// note. The copy may be minutes old: its claims may have ended, and other claims may have begun and
-// ended since.
+// lost. The volume must have no mounts, and its claims must have no notes. The copy may be minutes
+// old: its claims may have ended, and other claims may have begun and ended since.
 //
 // Copied keeps the registration and the pending calls. It marks all sides to be undone, as after a
 // detach. If the plugin has ControllerPublishVolume, the connection becomes unknown. The parameter
-// booted is set if the copy is from another boot. In this case only the connection may still exist.
+// booted is set if the copy is from another boot. In this case, only the connection may still
+// exist.
 func Copied(r Record, o Observed, info plugin.Info, booted bool) Record {
 	claims, n := r.Ordered(), &r.Node
 	r.Claims, r.Generation, n.Watches, n.Proven = nil, 0, nil, false

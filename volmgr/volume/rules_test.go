@@ -141,8 +141,9 @@ func incomplete(w world, i int, c volume.Claim) string {
 // enough is the maximum number of steps after which a volume must be in its wanted state.
 const enough = 40
 
-// settles runs further steps without faults, once after every late effect has happened, and once
-// without any late effect. It says why the volume does not reach its wanted state, or returns "".
+// settles runs further steps without faults. It does so twice: after every late effect has
+// happened, and without any late effect. It says why the volume does not reach its wanted state, or
+// returns "".
 func (x *explorer) settles(s state) string {
 	s.parked, s.debt.parked, s.w.unseen = 0, 0, false
 	landed := s

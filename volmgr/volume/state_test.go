@@ -131,7 +131,7 @@ func (s *state) fresh() uint8 {
 	return uint8(slices.Index(used[1:], false) + 1)
 }
 
-// key identifies a state. Two states with the same key can be followed by the same states.
+// key identifies a state. The same states can follow two states with the same key.
 type key [80]byte
 
 func (s *state) key() (k key) {
@@ -150,7 +150,8 @@ func (s *state) key() (k key) {
 	return k
 }
 
-// future returns a key with only the part of a state that matters if no further faults occur.
+// future returns a key that covers only those fields of a state that matter if no further faults
+// occur.
 func (s *state) future() (k key) {
 	b := appendRecord(k[:0], s.mem, &s.w)
 	b = appendRecord(b, s.debt.mem, &s.w)

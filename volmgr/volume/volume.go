@@ -215,8 +215,9 @@ func (v Volume) checkSecrets() error {
 	return nil
 }
 
-// Keeping replaces each reference with Keep set by the sealed value that the volume already has. It
-// returns an error if the volume has no sealed value.
+// Keeping returns the volume with the sealed values that it already has. If Keep is set in a
+// reference to a secret, Keeping replaces the reference with the sealed value in had. It returns an
+// error if had contains no such value.
 func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 	refs := maps.Clone(v.Secrets)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -235,10 +236,10 @@ func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 	return v, nil
 }
 
-// Expansion is an increase of the size that has not finished. ControllerExpandVolume enlarges the
+// Expansion is an unfinished expansion of a volume. First, ControllerExpandVolume enlarges the
 // storage. Then NodeExpandVolume enlarges the contents on this host, such as the file system. The
-// agent stores each size before the call, so a crash does not lose it. It also keeps the sizes
-// while the volume is not mounted.
+// agent stores the requested size before each call, so a crash does not lose the size. The agent
+// also keeps the sizes while the volume is not mounted.
 //
 //	Expand ──► Want ──ControllerExpandVolume──► Node ──NodeExpandVolume──► (over)
 //	             │ final refusal                 │ final refusal
