@@ -212,7 +212,7 @@ func damaged(why string) error {
 func readCopy(path string, steps []migration) (s *state, err error) {
 	defer guard(func(p any) { err = damaged(fmt.Sprintf("it cannot be read: %v", p)) })()
 	b, err := openBolt(path, time.Second)
-	var n nonsense
+	var n contentError
 	if errors.As(err, &n) {
 		return s, volume.Errorf(volume.ErrInvalid, "the file is not a backup, or it is damaged: %v", n.error)
 	}

@@ -60,17 +60,17 @@ func (d *Damage) SetAside() (kept string, err error) {
 	return kept, syncDir(filepath.Dir(d.Path))
 }
 
-// nonsense is an error about invalid content of a file. Errors about opening or reading a file have
-// other types.
-type nonsense struct{ error }
+// contentError is an error about invalid content of a file. Errors about opening or reading a file
+// have other types.
+type contentError struct{ error }
 
-func (n nonsense) Unwrap() error { return n.error }
+func (n contentError) Unwrap() error { return n.error }
 
 // judge returns a Damage error for a damaged file, and other errors for storage that cannot be
 // read. It reads the whole file to distinguish the two cases, because bbolt reports both of them as
 // an invalid file.
 func judge(path string, file os.FileInfo, err error) error {
-	var n nonsense
+	var n contentError
 	if file == nil || !errors.As(err, &n) {
 		return err
 	}
@@ -134,11 +134,11 @@ func (o *opened) prepare(path string, wait time.Duration) (err error) {
 	return nil
 }
 
-// openBolt opens the file with bbolt. If it returns a nonsense error, o.info identifies the invalid
+// openBolt opens the file with bbolt. If it returns a contentError, o.info identifies the invalid
 // file.
 func openBolt(path string, wait time.Duration) (o opened, err error) {
 	defer guard(func(p any) {
-		err = errors.Join(nonsense{fmt.Errorf("it cannot be opened: %v", p)}, o.abandon())
+		err = errors.Join(contentError{fmt.Errorf("it cannot be opened: %v", p)}, o.abandon())
 	})()
 	if err := o.prepare(path, wait); err != nil {
 		return o, err
@@ -156,7 +156,7 @@ func openBolt(path string, wait time.Duration) (o opened, err error) {
 		return o, nil
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum),
 		o.info.Size() > 0 && o.info.Size() < 2*int64(os.Getpagesize()): // the file is too short; bbolt has no specific error for this
-		return o, nonsense{err}
+		return o, contentError{err}
 	default:
 		return o, fmt.Errorf("cannot open the state database %s: %w", path, err)
 	}

@@ -94,7 +94,7 @@ func order(t *testing.T) {
 	}
 }
 
-// durability checks that a change survives a kill of the agent, and a power cut, exactly if its
+// durability checks that a change survives a kill of the agent, or a power cut, if and only if its
 // method guarantees this. The log need not survive a power cut.
 func durability(t *testing.T) {
 	for name, v := range verbs {

@@ -33,7 +33,7 @@ func die(args []string) error {
 			return
 		}
 		if n--; n == 0 {
-			<-time.After(20 * time.Millisecond)            // so that acknowledgements can still be printed
+			<-time.After(20 * time.Millisecond)            // wait until acknowledgements have been printed
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // the kill ends this process, so no error can be handled
 			select {}
 		}

@@ -17,8 +17,8 @@ import (
 )
 
 // TestSetAside checks that SetAside renames a damaged file without changing its content. A file
-// does not count as damaged if a newer release may be able to read it, or if it only cannot be read
-// now.
+// does not count as damaged if a newer release may be able to read it, or if reading it fails only
+// at present.
 func TestSetAside(t *testing.T) {
 	page := os.Getpagesize()
 	shape := func(fn func([]byte) []byte) func(*testing.T, string) {

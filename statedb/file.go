@@ -25,7 +25,8 @@ type file struct {
 	// bolt.
 	swap sync.RWMutex
 
-	// misplaced is the error of the last call of keepPlace. place.mu guards it.
+	// misplaced is the reason why the next commit will fail, or nil. keepPlace sets it, and
+	// place.mu guards it.
 	misplaced error
 	// broken is set after a panic of bbolt in a commit, because bbolt may still hold its locks.
 	// Only the writer uses it.

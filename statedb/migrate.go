@@ -14,14 +14,14 @@ import (
 // load reads the whole file. It first creates the buckets of a new file, or migrates an older file.
 // If load refuses a file, the file is unchanged.
 func load(b *backups, o Options, steps []migration) (s *state, err error) {
-	defer guard(func(p any) { err = nonsense{fmt.Errorf("it cannot be read: %v", p)} })()
+	defer guard(func(p any) { err = contentError{fmt.Errorf("it cannot be read: %v", p)} })()
 	known, found := schemaOf(steps), 0
 	look := func(tx *bbolt.Tx) (err error) {
 		if found, err = schema(tx, known); err != nil || found < known {
 			return err
 		}
 		if s, err = read(tx); err != nil {
-			return nonsense{err}
+			return contentError{err}
 		}
 		return nil
 	}

@@ -55,7 +55,7 @@ type pages struct {
 	seen  []uint64
 }
 
-// checkPages checks the pages of a file that has the given size in bytes. It returns a nonsense
+// checkPages checks the pages of a file that has the given size in bytes. It returns a contentError
 // error for an invalid file. The error wraps bbolt's ErrInvalid if bbolt would not recognize the
 // file as a database.
 func checkPages(f *os.File, size int64) (err error) {
@@ -73,7 +73,7 @@ func checkPages(f *os.File, size int64) (err error) {
 		err = p.freelist(free)
 	}
 	if err != nil {
-		return nonsense{err}
+		return contentError{err}
 	}
 
 	return nil

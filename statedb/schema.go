@@ -41,14 +41,14 @@ func schema(tx *bbolt.Tx, known int) (int, error) {
 
 	meta := tx.Bucket([]byte(bucketMeta))
 	if meta == nil {
-		return 0, nonsense{fmt.Errorf("bucket %q is missing", bucketMeta)}
+		return 0, contentError{fmt.Errorf("bucket %q is missing", bucketMeta)}
 	}
 
 	raw := meta.Get([]byte(keySchema))
 	v, err := strconv.Atoi(string(raw))
 	switch {
 	case err != nil || v < 1:
-		return 0, nonsense{fmt.Errorf("schema version %q is not a number from 1", raw)}
+		return 0, contentError{fmt.Errorf("schema version %q is not a number from 1", raw)}
 	case v > known:
 		return v, fmt.Errorf("it was written by a newer release (schema %d, this one knows %d); install that release again", v, known)
 	}

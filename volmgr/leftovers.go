@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Leftover is an unknown file or directory at a path below the root that only mounts should have.
+// Leftover is an unknown file or directory below the root, at a path that is reserved for mounts.
 type Leftover struct {
 	Path     string
 	Contents mount.Contents
@@ -27,9 +27,10 @@ const (
 	some = 4
 )
 
-// Leftovers returns the unknown files and directories below the root that are at paths for mounts,
-// and the empty directories of allocs. It omits the known paths and their parents, and does not
-// read mounted directories. The error names each directory that could not be listed.
+// Leftovers returns the unknown files and directories below the root, at all paths that are
+// reserved for mounts. It also returns the empty directories of allocs. It omits the known paths
+// and their parents, and does not read mounted directories. The error names each directory that
+// could not be listed.
 func (m *Manager) Leftovers(ctx context.Context, known map[string]bool) (found []Leftover, err error) {
 	l := lister{m: m, ctx: ctx, known: known}
 	for _, plugin := range l.names(m.o.Root, true) {

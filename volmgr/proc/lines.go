@@ -9,8 +9,8 @@ import (
 // LongestLine is the maximum length, in bytes, of a line that Lines returns.
 const LongestLine = 60_000
 
-// If a line is longer than LongestLine, each of its fields is limited to one of these numbers of
-// bytes. A path in a mount table (proc_pid_mountinfo(5)) may have PATH_MAX bytes, even if the
+// These constants are the maximum lengths, in bytes, of the fields in a line that is longer than
+// LongestLine. A path in a mount table (proc_pid_mountinfo(5)) may have PATH_MAX bytes, even if the
 // kernel escapes every byte. The agent needs only the beginning of the other fields.
 const (
 	longestPath  = 16 << 10
