@@ -78,7 +78,8 @@ func MayDetach(id string, c Claim, v OwnerView, force bool) error {
 //
 //   - Until the bind mount is made, the keeper is the process that requested it.
 //   - While the bind mount is recorded, the keeper is that mount.
-//   - While the agent replaces the bind mount, the keeper has neither a pid nor a mount, so it cannot end.
+//   - While the agent replaces the bind mount, the keeper has neither a pid nor a mount, so it
+//     cannot end.
 //     The agent removes a mount from the record before it unmounts the mount.
 //
 // Two keepers are the same if they are equal.

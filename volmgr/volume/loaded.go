@@ -161,7 +161,8 @@ func stateAfterCrash(r Record, c Claim) Side {
 // may have made such a call for:
 //
 //   - a claim that is no longer wanted
-//   - a failed side (even for a wanted claim, the agent marks a side as failed before it undoes the side)
+//   - a failed side (even for a wanted claim, the agent marks a side as failed before it undoes
+//     the side)
 //   - a mount that appeared late
 //   - a pending call
 //
