@@ -25,24 +25,28 @@ import (
 const (
 	seal     = "volagent state backup\n"
 	sealSize = 4096
-	// backupMost is the maximum size in bytes of a backup that is read.
+	// backupMost is the maximum size, in bytes, of a backup that ReadBackup accepts.
 	backupMost = 4 << 30
 )
 
-// tempName is the name that a temporary copy has for a moment. The agent unlinks the file before
-// writing to it. If the agent is killed in between, only an empty file remains.
+// tempName is the name of a temporary copy between its creation and its unlinking. The agent
+// unlinks the file before it writes to the file. If the agent is killed between these two steps,
+// only an empty file remains.
 const tempName = "state.db.copy"
 
 // Backup is an open copy of the database file.
 type Backup struct {
-	*os.File // positioned at its beginning; the file has no name and disappears when it is closed
-	Size     int64
+	// The file is positioned at its beginning. It has no name, so the kernel removes it when it is
+	// closed.
+	*os.File
+	Size int64
 }
 
 // backups makes backups of the file and reads them.
 type backups struct {
-	file    *file
-	copying sync.Mutex // held while a temporary copy has a name
+	file *file
+	// copying is held while a temporary copy has a name.
+	copying sync.Mutex
 }
 
 // backup makes a backup of the committed file.
@@ -63,7 +67,7 @@ func (b *backups) backup() (*Backup, error) {
 	return &Backup{File: f, Size: size}, nil
 }
 
-// write writes the committed pages and the seal to a writer. It returns the number of bytes.
+// write writes the committed pages and the seal, and returns the number of bytes.
 func (b *backups) write(to io.Writer) (size int64, err error) {
 	sum := sha256.New()
 	err = b.file.view(func(tx *bbolt.Tx) (err error) {
@@ -108,12 +112,14 @@ func (b *backups) uncopied(err error) error {
 // Restorable is the content of a backup.
 type Restorable struct {
 	View
-	Taken time.Time // zero for a plain copy of a database, which has no seal
+	// Taken is the time of the backup. It is zero for a plain copy of a database, which has no
+	// seal.
+	Taken time.Time
 }
 
 // ReadBackup reads a backup, or a plain copy of a database, and checks all its content. If the
-// schema is older, it migrates a copy, so the source does not change. It returns an ErrInvalid for
-// damaged data and for other data, and an ErrRefused for a newer schema.
+// schema is older, ReadBackup migrates a copy, so the source does not change. The error is an
+// ErrInvalid if the data is damaged or is not a database, and an ErrRefused if the schema is newer.
 func (b *backups) ReadBackup(r io.Reader) (out Restorable, err error) {
 	return b.read(r, migrations)
 }
@@ -125,7 +131,8 @@ func (b *backups) read(r io.Reader, steps []migration) (out Restorable, err erro
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 
-	// The type reading distinguishes network errors from errors of the local disk.
+	// The type reading stores errors of the source, which distinguishes them from errors of the
+	// local disk.
 	in := &reading{r: io.LimitReader(r, backupMost+1)}
 	size, err := io.Copy(f, in)
 	switch {
@@ -205,7 +212,7 @@ func damaged(why string) error {
 func readCopy(path string, steps []migration) (s *state, err error) {
 	defer guard(func(p any) { err = damaged(fmt.Sprintf("it cannot be read: %v", p)) })()
 	b, err := openBolt(path, time.Second)
-	var n nonsense
+	var n contentError
 	if errors.As(err, &n) {
 		return s, volume.Errorf(volume.ErrInvalid, "the file is not a backup, or it is damaged: %v", n.error)
 	}

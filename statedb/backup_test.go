@@ -64,7 +64,7 @@ func TestBackup(t *testing.T) {
 	again := open(t, in, statedb.Options{})
 	equal(t, "in place of the file", len(again.Volumes()), 41)
 	do(t, again.Update, func(tx *statedb.Tx) error {
-		for i := range 200 { // the database grows, so the new pages overwrite the seal
+		for i := range 200 { // the database grows, and its new pages overwrite the seal
 			tx.PutVolume(record(fmt.Sprintf("new%d", i), "a", "b"))
 		}
 		return nil
@@ -135,8 +135,8 @@ func int64Index(raw []byte, what string) int {
 	return bytes.Index(raw[len(raw)-4096:], []byte(what)) + len(what)
 }
 
-// TestCopyLeft checks that the next start removes the file of an agent that was killed while a
-// temporary copy had a name.
+// TestCopyLeft checks that the next start removes the temporary file of an agent that was killed
+// during a copy.
 func TestCopyLeft(t *testing.T) {
 	path := full(t)
 	left := filepath.Join(filepath.Dir(path), "state.db.copy")

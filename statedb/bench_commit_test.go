@@ -8,9 +8,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// BenchmarkCommit measures one commit that changes some of 512 volumes with one claim each. It
-// changes only the claims, as a mount does, or also the records. The figures ns/op and
-// write-ns/commit depend on the disk. The other figures do not.
+// BenchmarkCommit measures one commit that changes some of 512 volumes with one claim each. Some
+// runs change only the claims, as a mount does. The other runs also change the records. The figures
+// ns/op and write-ns/commit depend on the disk. The other figures do not.
 func BenchmarkCommit(b *testing.B) {
 	const volumes = 512
 	for _, n := range []int{1, 8, 32} {
@@ -23,7 +23,7 @@ func BenchmarkCommit(b *testing.B) {
 				for b.Loop() {
 					do(b, db.Update, func(tx *statedb.Tx) error {
 						for range n {
-							next = (next + 97) % volumes // the changed volumes are not adjacent
+							next = (next + 97) % volumes // so the changed volumes are not adjacent
 							r, _ := tx.Volume(fmt.Sprintf("volume-%05d", next))
 							tx.PutVolume(touched(r, what == "records"))
 						}
@@ -39,7 +39,8 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// touched changes the claims of a record. If all is set, it also changes the rest of the record.
+// touched returns the record with changed claims. If all is set, touched also changes the record
+// itself.
 func touched(r volume.Record, all bool) volume.Record {
 	claims := make(map[string]volume.Claim, len(r.Claims))
 	for alloc, c := range r.Claims {

@@ -13,8 +13,8 @@ import (
 
 const benchBoot = "0d8a3c1e-6a0f-4a55-9d5e-6f2f4c6f7a10"
 
-// lived returns a record as a running agent stores it: the volume is staged, and published for one
-// claim.
+// lived returns a record as a running agent stores it. The volume is staged and is published for
+// one claim.
 func lived(i int) volume.Record {
 	id := fmt.Sprintf("volume-%05d", i)
 	at := time.Unix(1_790_000_000, int64(i)*1_000_003).UTC()
@@ -42,7 +42,7 @@ func lived(i int) volume.Record {
 	}
 }
 
-// live makes a file with n records from lived, and returns the path of the file.
+// live makes a database file with n records from lived, and returns its path.
 func live(b *testing.B, n int) string {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "state.db")
@@ -50,7 +50,7 @@ func live(b *testing.B, n int) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	// Several commits fill the pages as the agent does.
+	// live uses several commits, so that the pages are as full as in an agent's database.
 	for i := 0; i < n; i += 1000 {
 		do(b, db.Update, func(tx *statedb.Tx) error {
 			for j := i; j < min(i+1000, n); j++ {
@@ -65,7 +65,8 @@ func live(b *testing.B, n int) string {
 	return path
 }
 
-// BenchmarkOpenLive measures how long a restart reads the file before it can answer requests.
+// BenchmarkOpenLive measures how long a restarted agent reads the file before it can answer
+// requests.
 func BenchmarkOpenLive(b *testing.B) {
 	for _, n := range []int{1000, 10000} {
 		b.Run(fmt.Sprintf("claims=%d", n), func(b *testing.B) {

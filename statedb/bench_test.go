@@ -23,7 +23,7 @@ func BenchmarkUpdate(b *testing.B) {
 			db := filled(b, 1000)
 			before := db.Commits()
 			var n atomic.Int64
-			b.SetParallelism(writers) // multiplied by GOMAXPROCS
+			b.SetParallelism(writers) // testing multiplies this number by GOMAXPROCS
 			b.ResetTimer()
 			update := func(i int64) {
 				id := fmt.Sprintf("v%d", i%1000)
@@ -65,12 +65,12 @@ func BenchmarkSave(b *testing.B) {
 	}
 }
 
-// BenchmarkSteps measures the writes that one claim causes, with 32 writers. A claim needs one
-// update, and three saves that no caller waits for.
+// BenchmarkSteps measures the writes that one claim causes while 32 writers run. Each claim makes
+// one update, and three saves for which no caller waits.
 func BenchmarkSteps(b *testing.B) {
 	db := filled(b, 1000)
 	var n atomic.Int64
-	b.SetParallelism(16) // multiplied by GOMAXPROCS
+	b.SetParallelism(16) // testing multiplies this number by GOMAXPROCS
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			r, _ := db.Volume(fmt.Sprintf("v%d", n.Add(1)%1000))
@@ -175,8 +175,9 @@ func BenchmarkLoadUpdates(b *testing.B) {
 	}
 }
 
-// verdict reports whether a required figure was reached, in the format of the load tool in
-// cmd/volagent. short is the required figure divided by the measured one.
+// verdict reports whether a benchmark reached a required figure. It uses the output format of the
+// load tool in cmd/volagent. The parameter short is the required figure divided by the measured
+// figure.
 func verdict(b *testing.B, what string, short float64, format string, args ...any) {
 	b.Helper()
 	word := map[bool]string{true: "PASS", false: "FAIL"}[short <= 1]

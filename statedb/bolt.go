@@ -16,18 +16,19 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// initialMmap is the initial size of the memory map. It is large, because a growing file must
-// otherwise be mapped again, which waits for readers. It uses address space, but no memory.
+// initialMmap is the initial size of the memory map. If the file outgrows the map, bbolt must map
+// it again, which waits for readers. A large map avoids this wait. It uses address space, but no
+// memory.
 const initialMmap = 256 << 20
 
-// Damage is the error of Open for a file that can be read but has invalid content. Some files that
-// cannot be opened are not damaged: the schema may be newer, another process may hold the lock, or
-// the storage may return errors.
+// Damage is the error of Open for a file that can be read but has invalid content. A file is not
+// damaged if it has a newer schema, if another process has locked it, or if the storage returns
+// errors.
 type Damage struct {
 	Path string
 	Why  error
 
-	file os.FileInfo // identifies the damaged file
+	file os.FileInfo // identity of the damaged file
 }
 
 // Error implements error.
@@ -36,9 +37,9 @@ func (d *Damage) Error() string { return fmt.Sprintf("%s is damaged: %v", d.Path
 // Unwrap returns the reason.
 func (d *Damage) Unwrap() error { return d.Why }
 
-// SetAside renames the damaged file, so that a new one can be made, and returns its new name. The
-// content does not change. If another process has locked or replaced the file since, SetAside
-// renames nothing and returns ErrLocked.
+// SetAside renames the damaged file and returns its new name. The content does not change. If
+// another process has locked or replaced the file in the meantime, SetAside renames nothing and
+// returns ErrLocked.
 func (d *Damage) SetAside() (kept string, err error) {
 	f, err := os.OpenFile(d.Path, os.O_RDWR, 0)
 	if err != nil {
@@ -59,16 +60,17 @@ func (d *Damage) SetAside() (kept string, err error) {
 	return kept, syncDir(filepath.Dir(d.Path))
 }
 
-// nonsense is an error about the content of a file. Errors about opening or reading a file have
-// other types.
-type nonsense struct{ error }
+// contentError is an error about invalid content of a file. Errors about opening or reading a file
+// have other types.
+type contentError struct{ error }
 
-func (n nonsense) Unwrap() error { return n.error }
+func (n contentError) Unwrap() error { return n.error }
 
-// judge distinguishes damage from storage that cannot be read. bbolt reports both as an invalid
-// file, and an unreadable page looks like a lost one.
+// judge returns a Damage error for a damaged file, and other errors for storage that cannot be
+// read. It reads the whole file to distinguish the two cases, because bbolt reports both of them as
+// an invalid file.
 func judge(path string, file os.FileInfo, err error) error {
-	var n nonsense
+	var n contentError
 	if file == nil || !errors.As(err, &n) {
 		return err
 	}
@@ -89,14 +91,14 @@ func judge(path string, file os.FileInfo, err error) error {
 // opened is an open bbolt file.
 type opened struct {
 	*bbolt.DB
-	file     *os.File    // bbolt's own descriptor; bbolt does not close it after a panic
-	info     os.FileInfo // describes file
-	readOnly bool        // the file system is read-only
+	file     *os.File    // bbolt's descriptor, which bbolt leaves open after a panic
+	info     os.FileInfo // attributes of file
+	readOnly bool        // the file is on a read-only file system
 }
 
 // abandon closes a file after a panic of bbolt. It does not call bbolt's own Close, which might
-// wait forever. It unlocks the file explicitly, because the memory map would keep the lock until
-// the process ends.
+// wait forever. It unlocks the file explicitly, because the memory map would otherwise keep the
+// lock until the process ends.
 func (o opened) abandon() error {
 	return errors.Join(syscall.Flock(int(o.file.Fd()), syscall.LOCK_UN), o.file.Close())
 }
@@ -122,7 +124,7 @@ func (o *opened) prepare(path string, wait time.Duration) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot open %s: %w", path, err), o.file.Close())
 	}
-	if o.info.Size() == 0 { // a new file
+	if o.info.Size() == 0 { // the file is new
 		return nil
 	}
 	if err := checkPages(o.file, o.info.Size()); err != nil {
@@ -132,11 +134,11 @@ func (o *opened) prepare(path string, wait time.Duration) (err error) {
 	return nil
 }
 
-// openBolt opens the file with bbolt. If it returns a nonsense error, o.info identifies the invalid
+// openBolt opens the file with bbolt. If it returns a contentError, o.info identifies the invalid
 // file.
 func openBolt(path string, wait time.Duration) (o opened, err error) {
 	defer guard(func(p any) {
-		err = errors.Join(nonsense{fmt.Errorf("it cannot be opened: %v", p)}, o.abandon())
+		err = errors.Join(contentError{fmt.Errorf("it cannot be opened: %v", p)}, o.abandon())
 	})()
 	if err := o.prepare(path, wait); err != nil {
 		return o, err
@@ -153,8 +155,8 @@ func openBolt(path string, wait time.Duration) (o opened, err error) {
 	case err == nil:
 		return o, nil
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum),
-		o.info.Size() > 0 && o.info.Size() < 2*int64(os.Getpagesize()): // too short; bbolt has no error for it
-		return o, nonsense{err}
+		o.info.Size() > 0 && o.info.Size() < 2*int64(os.Getpagesize()): // the file is too short; bbolt has no specific error for this
+		return o, contentError{err}
 	default:
 		return o, fmt.Errorf("cannot open the state database %s: %w", path, err)
 	}
@@ -176,7 +178,7 @@ func guard(damaged func(panicked any)) (end func()) {
 // worded describes a panic in plain words for the operator, and appends Go's own text for
 // developers.
 func worded(panicked any) any {
-	if _, is := panicked.(interface{ Addr() uintptr }); is { // see debug.SetPanicOnFault
+	if _, is := panicked.(interface{ Addr() uintptr }); is { // a memory fault, see debug.SetPanicOnFault
 		return fmt.Sprintf("a part of it is missing (%v)", panicked)
 	}
 	if _, is := panicked.(runtime.Error); is {
@@ -202,7 +204,7 @@ func copyTo(b *bbolt.DB, path string) error {
 }
 
 // unwritable returns the reason why a file that is open read-only cannot be opened for writing. It
-// returns nil if the file is open for writing or could be.
+// returns nil if opening the file for writing is possible.
 func (o opened) unwritable(path string) error {
 	if !o.readOnly {
 		return nil
@@ -217,8 +219,8 @@ func (o opened) unwritable(path string) error {
 	return f.Close()
 }
 
-// used returns the number of bytes that the database uses of its file, or 0 if it is unknown.
+// used returns how many bytes of its file the database uses, or 0 if the number is unknown.
 func (o opened) used() (n int64) {
-	_ = o.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) // the number appears only in a message
+	_ = o.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) // an error is ignored, because the number appears only in a message
 	return n
 }

@@ -48,7 +48,7 @@ func (s *state) check() error {
 }
 
 // verify reads the file again and checks its values. It does not check bbolt's page structure,
-// because that is safe only without concurrent writes.
+// because such a check is safe only without concurrent writes.
 func (f *file) verify() (err error) {
 	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
 

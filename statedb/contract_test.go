@@ -26,8 +26,8 @@ func TestContract(t *testing.T) {
 	t.Run("damage", damage)
 }
 
-// rank returns a change that sets the rank of the volume v. All tests of the contract use this
-// change.
+// rank returns a change that sets the number Node.Seq of the volume "v" to n. All tests of the
+// contract make this change.
 func rank(n uint64) func(*statedb.Tx) error {
 	return func(tx *statedb.Tx) error {
 		r, _ := tx.Volume("v")
@@ -37,10 +37,11 @@ func rank(n uint64) func(*statedb.Tx) error {
 	}
 }
 
-// verbs lists all ways to make a change. After each of them, the change is in memory.
+// verbs lists all ways to make a change, with the guarantees of each way. After each of them has
+// succeeded, the change is in memory.
 var verbs = map[string]struct {
 	change       func(t *testing.T, db *statedb.DB, n uint64) error
-	needsCommit  bool // the method waits for a commit
+	needsCommit  bool // the method waits for a commit before it returns
 	killed       bool // the change survives a kill of the agent
 	powerCut     bool // the change survives a power cut
 	keptOnFailed bool // memory keeps the change if the commit fails
@@ -56,7 +57,7 @@ var verbs = map[string]struct {
 	"Save first":     {change: saved(volume.SaveFirst), needsCommit: true, killed: true, powerCut: true, keptOnFailed: true},
 	"Save at once, of a kind that the log cannot hold": {change: func(t *testing.T, db *statedb.DB, n uint64) error {
 		return db.Save(t.Context(), func(tx *statedb.Tx) volume.Saving {
-			_ = rank(n)(tx) // rank is never refused
+			_ = rank(n)(tx) // the change from rank never fails
 			statedb.RuntimeVolumes.Put(tx, runtimeVolume("data"))
 			return volume.SaveAtOnce
 		})
@@ -66,14 +67,14 @@ var verbs = map[string]struct {
 func saved(s volume.Saving) func(*testing.T, *statedb.DB, uint64) error {
 	return func(t *testing.T, db *statedb.DB, n uint64) error {
 		return db.Save(t.Context(), func(tx *statedb.Tx) volume.Saving {
-			_ = rank(n)(tx) // rank is never refused
+			_ = rank(n)(tx) // the change from rank never fails
 			return s
 		})
 	}
 }
 
-// order checks that each change sees every change whose call returned earlier. It checks all
-// combinations of methods. The file must have the changes in the same order.
+// order checks that each change sees all changes whose calls have already returned. It mixes all
+// methods of changing the state. The file must contain the changes in the same order.
 func order(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("v")))
@@ -93,8 +94,8 @@ func order(t *testing.T) {
 	}
 }
 
-// durability checks that a change survives a kill of the agent or a power cut if and only if its
-// method promises this. The log need not survive a power cut.
+// durability checks that a change survives a kill of the agent, or a power cut, if and only if its
+// method guarantees this. The log need not survive a power cut.
 func durability(t *testing.T) {
 	for name, v := range verbs {
 		t.Run(name, func(t *testing.T) {
@@ -106,8 +107,8 @@ func durability(t *testing.T) {
 				}
 			}})
 			do(t, db.Update, put(record("v")))
-			// If the change needs no commit, all commits now block. The change must return without
-			// one.
+			// If the method promises to return without a commit, the test blocks all commits. The
+			// method must then return nevertheless.
 			stop.Store(!v.needsCommit)
 			defer close(goOn)
 
@@ -134,8 +135,9 @@ func durability(t *testing.T) {
 	}
 }
 
-// failedCommit checks that a change that needs a commit returns the commit's error. Only Update
-// drops the change. The next successful commit writes the other changes.
+// failedCommit makes the commit of a change fail. If the method of the change needs the commit, it
+// must return the error. After the error, Update drops its change. The other methods keep their
+// changes, and the next successful commit writes them.
 func failedCommit(t *testing.T) {
 	for name, v := range verbs {
 		t.Run(name, func(t *testing.T) {
@@ -146,7 +148,7 @@ func failedCommit(t *testing.T) {
 			db := open(t, path, statedb.Options{})
 			do(t, db.Update, put(record("v")))
 			away := filepath.Dir(path) + "-away"
-			if err := os.Rename(filepath.Dir(path), away); err != nil { // the missing directory makes every commit fail
+			if err := os.Rename(filepath.Dir(path), away); err != nil { // without its directory, every commit fails
 				t.Fatal(err)
 			}
 
@@ -170,7 +172,7 @@ func failedCommit(t *testing.T) {
 	}
 }
 
-// atomicity checks that a refused update changes no kind of value, neither in memory nor in the
+// atomicity checks that a refused update changes no value of any kind, neither in memory nor in the
 // file. A successful update is one commit.
 func atomicity(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})

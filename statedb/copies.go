@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// The database keeps two automatic copies beside its file, for an agent that finds the file missing
-// or damaged. A copy is a backup with a seal. The newer copy is state.copy-1, and the older one is
-// state.copy-2. The writer starts a copy copySoon after a commit, but not before the newest copy is
-// copyEvery old. A migration makes a copy before it changes the file. No commit waits for a copy. A
-// file that fails its check is not copied, so a bad copy never replaces a good one.
+// The database keeps two automatic copies beside its file. An agent uses them if it finds the file
+// missing or damaged. A copy is a backup with a seal. The newer copy is state.copy-1, and the older
+// one is state.copy-2. After a commit, the writer waits for copySoon before it makes a copy. It
+// also waits until the newest copy is copyEvery old. A migration makes a copy before it changes the
+// file. No commit waits for a copy. The writer does not copy a file that fails its check, so a bad
+// copy never replaces a good one.
 
 const (
 	copySoon  = 2 * time.Second
@@ -29,10 +30,10 @@ func copyPaths(path string) []string {
 // copier decides when to make a copy. Only the writer goroutine uses it.
 type copier struct {
 	newest string           // path of the newest copy
-	stale  bool             // there was a commit after the start of the last copy
+	stale  bool             // a commit was made after the start of the last copy
 	due    <-chan time.Time // fires when the next copy is due; nil if none is planned
 	ended  chan error       // receives the result of the current copy; nil if no copy is in progress
-	tried  time.Time        // when the last copy was started
+	tried  time.Time        // time at which the last copy was started
 }
 
 // plan schedules the next copy if one is needed.
@@ -43,14 +44,15 @@ func (c *copier) plan() {
 
 	last := c.tried
 	if info, err := os.Stat(c.newest); err != nil {
-		last = time.Time{} // there is no copy yet, so the first copy must not wait
+		last = time.Time{} // no copy exists yet, so the first copy must not be delayed
 	} else if info.ModTime().Before(time.Now()) {
-		last = info.ModTime() // the time at which an earlier agent may have made the copy
+		last = info.ModTime() // an earlier agent may have made the copy at this time
 	}
 	c.due = time.After(copyWait(time.Since(last)))
 }
 
-// copyWait returns the delay from a commit to the next copy. age is the age of the last copy.
+// copyWait returns the delay from a commit to the next copy. The parameter age is the age of the
+// last copy.
 func copyWait(age time.Duration) time.Duration { return max(copySoon, copyEvery-age) }
 
 // start makes a copy in a new goroutine.
@@ -59,7 +61,7 @@ func (c *copier) start(keep func() error) {
 	go func(ended chan<- error) { ended <- keep() }(c.ended)
 }
 
-// rotate makes a copy and syncs it to disk. The previously newest copy becomes the older one.
+// rotate makes a copy and syncs it to disk. The copy that was the newest becomes the older one.
 func (b *backups) rotate() error {
 	paths := copyPaths(b.file.path)
 	tmp := rewriting(paths[0])
@@ -84,7 +86,7 @@ func (b *backups) rotate() error {
 // forgetTemp removes temporary files that a killed agent left behind.
 func forgetTemp(path string) {
 	for _, name := range []string{filepath.Join(filepath.Dir(path), tempName), rewriting(path), rewriting(logPath(path)), rewriting(copyPaths(path)[0])} {
-		_ = os.Remove(name) // if this fails, the next copy reports the reason
+		_ = os.Remove(name) // if the removal fails, the next copy reports the reason
 	}
 }
 
@@ -98,8 +100,8 @@ func (b *backups) HasCopies() bool {
 	return false
 }
 
-// LastCopy reads the newest valid copy. If no copy is valid, the error names the reason for each
-// copy, and it is ErrNotExist if there is no copy. LastCopy changes no file.
+// LastCopy reads the newest valid copy. If copies exist but none is valid, the error gives a reason
+// for each copy. If no copy exists, the error is ErrNotExist. LastCopy changes no file.
 func (b *backups) LastCopy() (out Restorable, err error) {
 	var errs []error
 	for _, path := range copyPaths(b.file.path) {

@@ -36,8 +36,9 @@ func awaitCopy(t *testing.T, path string, want int) {
 	}
 }
 
-// TestCopies checks that a copy is made soon after a change. While the newest copy is young, no
-// other copy is made. The next copy makes the previous one the older copy.
+// TestCopies checks that the database makes a copy soon after a change. While the newest copy is
+// young, the database makes no other copy. When it makes the next copy, the previous copy becomes
+// the older one.
 func TestCopies(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db := open(t, path, statedb.Options{})
@@ -104,7 +105,8 @@ func TestLastCopy(t *testing.T) {
 	}
 }
 
-// TestNoCopyOfDamage checks that a database that fails its check does not replace a copy.
+// TestNoCopyOfDamage checks that a copy is kept if the database file is damaged. The damaged
+// content must not replace the copy.
 func TestNoCopyOfDamage(t *testing.T) {
 	path := full(t)
 	db, err := statedb.Open(path, statedb.Options{})
@@ -130,7 +132,7 @@ func TestNoCopyOfDamage(t *testing.T) {
 	}
 }
 
-// TestCopyBeforeMigration checks that a migration first makes a copy of the state.
+// TestCopyBeforeMigration checks that the database makes a copy of the state before a migration.
 func TestCopyBeforeMigration(t *testing.T) {
 	path := full(t)
 	db, err := statedb.OpenMigrating(path, statedb.Options{}, steps...)

@@ -20,8 +20,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// die makes changes and prints each acknowledged one. It kills itself when commits reach a point
-// for the n-th time.
+// die makes changes and prints each acknowledged change. When the commits reach the given point for
+// the n-th time, die kills its own process.
 func die(args []string) error {
 	path, point := args[0], statedb.Point(args[1])
 	n, err := strconv.Atoi(args[2])
@@ -33,8 +33,8 @@ func die(args []string) error {
 			return
 		}
 		if n--; n == 0 {
-			<-time.After(20 * time.Millisecond)            // time to print acknowledgements
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // no error handling is possible after this
+			<-time.After(20 * time.Millisecond)            // wait until acknowledgements have been printed
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // the kill ends this process, so no error can be handled
 			select {}
 		}
 	}})
@@ -57,8 +57,8 @@ func die(args []string) error {
 	return errors.New("it was not killed")
 }
 
-// TestKilled checks the file after a kill before or after any commit. The file is valid, and
-// contains every acknowledged change and all claims of each volume.
+// TestKilled kills a process before or after one of its commits, and checks the file. The file must
+// be valid, and must contain every acknowledged change and all claims of each volume.
 func TestKilled(t *testing.T) {
 	for _, point := range []statedb.Point{statedb.BeforeCommit, statedb.AfterCommit} {
 		for _, n := range []int{1, 2, 3, 7, 20} {
@@ -89,8 +89,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestDiskFull runs fill in its own mount namespace. The file system with the database becomes
-// full.
+// TestDiskFull runs fill in its own mount namespace. There, the file system with the database runs
+// out of space.
 func TestDiskFull(t *testing.T) {
 	inNamespace(t, "fill", t.TempDir())
 }

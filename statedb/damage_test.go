@@ -17,7 +17,8 @@ import (
 )
 
 // TestSetAside checks that SetAside renames a damaged file without changing its content. A file
-// that another release or a later attempt may be able to read does not count as damaged.
+// does not count as damaged if a newer release may be able to read it, or if reading it fails only
+// at present.
 func TestSetAside(t *testing.T) {
 	page := os.Getpagesize()
 	shape := func(fn func([]byte) []byte) func(*testing.T, string) {
@@ -52,7 +53,7 @@ func TestSetAside(t *testing.T) {
 	} {
 		path := full(t)
 		tt.change(t, path)
-		before, _ := os.ReadFile(path) // one of the paths is a directory, which cannot be read
+		before, _ := os.ReadFile(path) // fails for one case, in which the path is a directory
 		db, err := statedb.Open(path, statedb.Options{})
 		if err == nil {
 			err = db.Close()
@@ -86,7 +87,7 @@ func TestSetAside(t *testing.T) {
 	}
 }
 
-// TestSetAsideTwice checks that two damaged files are both kept, even within the same second.
+// TestSetAsideTwice renames two damaged files within the same second. Both files must be kept.
 func TestSetAsideTwice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	seen := map[string]bool{}
@@ -110,8 +111,8 @@ func TestSetAsideTwice(t *testing.T) {
 	}
 }
 
-// traced returns a command that runs the test binary in the given role under strace. strace injects
-// faults into the accesses to one file.
+// traced returns a command that runs the test binary in the given role under strace. It makes
+// strace inject errors into the system calls on one file.
 func traced(t *testing.T, path, inject, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -132,8 +133,8 @@ func mustLook(t *testing.T, program string) string {
 	return path
 }
 
-// TestUnreadable checks that a file that cannot be read at the moment is not damaged, even if bbolt
-// reports damage.
+// TestUnreadable checks that a file with read errors does not count as damaged, even though bbolt
+// reports it as invalid.
 func TestUnreadable(t *testing.T) {
 	path := full(t)
 	out, err := traced(t, path, "pread64,read:error=EIO", "open", path).Output()
@@ -142,7 +143,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// flaky makes changes on storage where every third sync of a thread fails. It prints each
+// flaky makes changes on storage on which every third sync of a thread fails. It prints each
 // acknowledged change, and ends when its last change is acknowledged.
 func flaky(args []string) error {
 	db, err := statedb.Open(args[0], statedb.Options{})
@@ -158,8 +159,8 @@ func flaky(args []string) error {
 		if _, ok := db.Volume(id); ok != (err == nil) {
 			return fmt.Errorf("%s: %w, and it is there: %t", id, err, ok)
 		}
-		// The change also deletes a claim of an old volume. If the change is refused, the claim
-		// stays.
+		// This change also deletes a claim of the volume "base". If the database refuses the
+		// change, the claim must remain.
 		r := record("base", "x", "y")
 		if _, ok := db.Volume("base"); ok {
 			r = record("base", "y")
@@ -178,8 +179,8 @@ func flaky(args []string) error {
 	return errors.Join(err, db.Close())
 }
 
-// TestFailedSync checks that a change that was refused because of a failed sync does not appear
-// later, even if bbolt has written it to the file.
+// TestFailedSync checks that a change does not appear later if the database has refused it because
+// of a failed sync. bbolt may already have written the change to the file.
 func TestFailedSync(t *testing.T) {
 	path := full(t)
 	if err := os.Remove(path); err != nil {
@@ -229,8 +230,8 @@ func TestFailedSync(t *testing.T) {
 	t.Logf("%d changes were refused", refused)
 }
 
-// TestDamageInUse checks damage that only a write notices. That change and all later ones fail. The
-// agent does not crash, and its exit does not hang.
+// TestDamageInUse damages the file of an open database in a way that only a write detects. This
+// write and all later ones must fail. The agent must not crash, and Close must return.
 func TestDamageInUse(t *testing.T) {
 	path := full(t)
 	db, err := statedb.Open(path, statedb.Options{})

@@ -19,8 +19,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDecode checks that no field of a record or a claim is lost or changed when it is stored and
-// read.
+// TestDecode checks that storing and reading a record or a claim preserves every field.
 func TestDecode(t *testing.T) {
 	var full volume.Record
 	fillValue(reflect.ValueOf(&full).Elem(), new(int))
@@ -36,8 +35,9 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestStoredClaim checks that both decoders read a claim of an earlier release alike. The claim is
-// encoded with the same keys and values. Only their order may differ.
+// TestStoredClaim checks that the old and the new JSON decoder read a claim of an earlier release
+// in the same way. Encoding the claim again must produce the same keys and values. Only their order
+// may differ.
 func TestStoredClaim(t *testing.T) {
 	id := volume.MountIdentity{Namespace: 1, Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7, Backing: "/img"}
 	full := volume.Claim{
@@ -153,8 +153,8 @@ func fillValue(v reflect.Value, n *int) {
 	}
 }
 
-// TestLostPages checks that a file that lost any page at its end is damaged, even if the page is
-// only part of a large value.
+// TestLostPages truncates a file by any number of pages. The file must count as damaged, even if
+// the missing pages belong to one large value.
 func TestLostPages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})
@@ -167,7 +167,7 @@ func TestLostPages(t *testing.T) {
 		tx.PutVolume(r)
 		return nil
 	})
-	for i := range 3 { // the rewrites move the pages of the large value to the end of the file
+	for i := range 3 { // these commits move the pages of the large value to the end of the file
 		do(t, db.Update, func(tx *statedb.Tx) error {
 			tx.PutNode(statedb.Node{ID: fmt.Sprint(i)})
 			return nil

@@ -35,13 +35,13 @@ func row(steps []Step) (row []migration) {
 	return row
 }
 
-// Written holds bbolt's statistics on the writes of all commits since Open.
+// Written holds bbolt's statistics about the writes of all commits since Open.
 type Written struct {
 	Pages, Bytes int64
-	Took         time.Duration // time to write and sync
+	Took         time.Duration // time spent in writes and syncs
 }
 
-// Written returns bbolt's statistics on the writes since Open.
+// Written returns bbolt's statistics about the writes since Open.
 func (db *DB) Written() Written {
 	f := db.writer.file
 	f.swap.RLock()
@@ -50,23 +50,23 @@ func (db *DB) Written() Written {
 	return Written{s.TxStats.GetPageCount(), s.TxStats.GetPageAlloc(), s.TxStats.GetWriteTime()}
 }
 
-// Record decodes one record as Open does.
+// Record decodes one record in the same way as Open.
 func Record(raw []byte) (r volume.Record, err error) {
 	return r, decode(raw, &r)
 }
 
-// Claim decodes one claim as Open does.
+// Claim decodes one claim in the same way as Open.
 func Claim(raw []byte) (c volume.Claim, err error) {
 	return c, decode(raw, &c)
 }
 
-// Spoil changes the file of an open database without the database's knowledge.
+// Spoil changes the file of an open database directly, so the state in memory does not change.
 func (db *DB) Spoil(change func(*bbolt.Tx) error) error { return db.writer.file.bolt.Update(change) }
 
-// Tend makes the writer check its files at once, and waits for the end of the check.
+// Tend makes the writer check its files at once, and waits until the check has ended.
 func (db *DB) Tend() {
 	for range 2 {
-		db.tending <- struct{}{} // the writer receives this second value only after its first check
+		db.tending <- struct{}{} // the writer receives this second value only after its first check has ended
 	}
 }
 
@@ -76,7 +76,7 @@ func (db *DB) KeepCopy() error { return db.keepCopy() }
 // CopyWait returns the delay from a commit to the next automatic copy.
 var CopyWait = copyWait
 
-// ReadLog decodes a log as Open does.
+// ReadLog decodes a log in the same way as Open.
 func ReadLog(raw []byte) (records []volume.Record, size int64) { return readLog(raw) }
 
 // Buckets returns the buckets of all kinds.

@@ -21,9 +21,12 @@ type file struct {
 	place
 	dir  string
 	bolt opened
-	swap sync.RWMutex // the writer locks it to replace bolt; others lock it to use bolt
+	// The writer locks swap to replace bolt. Other goroutines hold its read lock while they use
+	// bolt.
+	swap sync.RWMutex
 
-	// misplaced is the reason why the file at the path may not be the open one. place.mu guards it.
+	// misplaced is the reason why the next commit will fail, or nil. keepPlace sets it, and
+	// place.mu guards it.
 	misplaced error
 	// broken is set after a panic of bbolt in a commit, because bbolt may still hold its locks.
 	// Only the writer uses it.
@@ -42,15 +45,16 @@ func (f *file) close() error {
 	return f.bolt.Close()
 }
 
-// fault returns the reason why the next commit will fail, or nil if no reason is known.
+// fault returns the reason why the next commit will fail, or nil if the next commit is expected to
+// succeed.
 func (f *file) fault() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.misplaced
 }
 
-// keepPlace ensures that the file at the path is the open one. The writer calls it before each
-// commit.
+// keepPlace ensures that the file at the path is the file that the database has open. The writer
+// calls it before each commit.
 func (f *file) keepPlace() (err error) {
 	defer func() {
 		f.mu.Lock()
@@ -98,8 +102,8 @@ func (f *file) rewrite() error {
 	return errors.Join(err, old.Close())
 }
 
-// reopen opens the file for writing as soon as its file system allows this. Until then, only memory
-// has the changes.
+// reopen opens the file for writing as soon as its file system permits writes. Until then, changes
+// are only in memory.
 func (f *file) reopen() error {
 	if err := f.bolt.unwritable(f.path); err != nil {
 		return err
@@ -107,7 +111,7 @@ func (f *file) reopen() error {
 
 	f.swap.Lock()
 	defer f.swap.Unlock()
-	if err := f.bolt.Close(); err != nil { // Close drops bbolt's lock, which would block the next open
+	if err := f.bolt.Close(); err != nil { // Close releases bbolt's lock, which would otherwise block the next open
 		return err
 	}
 
@@ -122,15 +126,15 @@ func (f *file) reopen() error {
 	return b.unwritable(f.path)
 }
 
-// view runs a read transaction. Its lock prevents the writer from replacing bolt in the meantime.
-// The writer must not call view while it replaces bolt.
+// view runs a read transaction. It holds a lock, so that the writer does not replace bolt during
+// the transaction. The writer must not call view while it replaces bolt.
 func (f *file) view(fn func(*bbolt.Tx) error) error {
 	f.swap.RLock()
 	defer f.swap.RUnlock()
 	return f.bolt.View(fn)
 }
 
-// update runs a write transaction. After a panic in a transaction, it runs no other transaction.
+// update runs a write transaction. After a panic in one transaction, update refuses all later ones.
 func (f *file) update(fn func(*bbolt.Tx) error) (err error) {
 	if f.broken != nil {
 		return f.broken

@@ -21,7 +21,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// full makes a database with a value in every bucket, and returns its path.
+// full makes a database that has a value in every bucket, and returns its path.
 func full(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -75,7 +75,7 @@ func TestReopen(t *testing.T) {
 		t.Fatalf("debts: %+v", statedb.Leftovers.All(second))
 	}
 	got, want := statedb.Leftovers.All(second)[0], statedb.Leftovers.All(first)[0]
-	got.Record.Claims, want.Record.Claims = nil, nil // claims are compared separately
+	got.Record.Claims, want.Record.Claims = nil, nil // the test compares the claims separately
 	equal(t, "debt", got, want)
 	do(t, second.Update, func(tx *statedb.Tx) error {
 		if d, ok := statedb.Leftovers.Get(tx, statedb.StorageKey("d", "ext-gone")); !ok || d.Record.Volume.ID != "gone" {
@@ -90,8 +90,8 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestClaimKeys checks that the deletion of a volume deletes all its claims. The deletion of a
-// claim deletes only that claim.
+// TestClaimKeys checks that deleting a volume also deletes all its claims, and that deleting a
+// claim deletes no other claim.
 func TestClaimKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db := open(t, path, statedb.Options{})
@@ -179,8 +179,8 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
-// shaped reports whether a key has a form like "<one> 0x00 <other>" in the package comment. A word
-// without brackets must match literally.
+// shaped reports whether a key matches a form such as "<one> 0x00 <other>" from the package
+// comment. A word without angle brackets must match literally.
 func shaped(key, shape string) bool {
 	want, got := strings.Split(shape, " 0x00 "), strings.Split(key, "\x00")
 	if len(want) != len(got) {
@@ -194,8 +194,8 @@ func shaped(key, shape string) bool {
 	return true
 }
 
-// TestLocked checks that Open fails soon, with ErrLocked and the path, if another process has
-// locked the file.
+// TestLocked checks that Open fails quickly if another process has locked the file. The error must
+// be ErrLocked and contain the path.
 func TestLocked(t *testing.T) {
 	path := full(t)
 	cmd := child(t, "hold", path)
@@ -238,8 +238,8 @@ func byType(all []plugin.Definition) []plugin.Definition {
 	return all
 }
 
-// TestRegisteredInOlderFile checks that a file of a release without registered plugins contains
-// none, and can store them.
+// TestRegisteredInOlderFile opens a file from a release that could not register plugins. The file
+// contains no registered plugins, and can store them.
 func TestRegisteredInOlderFile(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("registered")) })
@@ -253,8 +253,8 @@ func TestRegisteredInOlderFile(t *testing.T) {
 	equal(t, "after the deletion", len(statedb.Registered.All(again)), 0)
 }
 
-// TestRefusedFiles checks that a file of a newer release, or with invalid content, is refused with
-// its path. Its content does not change.
+// TestRefusedFiles checks that Open refuses a file that a newer release wrote or that has invalid
+// content. The error must contain the path, and the file must not change.
 func TestRefusedFiles(t *testing.T) {
 	for name, tt := range map[string]struct {
 		plant func(*bbolt.Tx) error
@@ -315,8 +315,8 @@ func TestCheckMakesNothing(t *testing.T) {
 	}
 }
 
-// openDamaged opens files in a child process, because a panic over damage would end the process. It
-// prints one line for each file.
+// openDamaged opens files in a child process, because a panic caused by damage would end the
+// process. It prints one line for each file.
 func openDamaged(args []string) error {
 	for _, path := range args {
 		db, err := statedb.Open(path, statedb.Options{})
@@ -328,7 +328,7 @@ func openDamaged(args []string) error {
 				return err
 			}
 		}
-		_ = statedb.Check(path) // the result does not matter, but the call must return
+		_ = statedb.Check(path) // any result is correct, but the call must return
 	}
 	return nil
 }

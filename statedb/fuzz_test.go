@@ -12,9 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzLog reads logs with random content. All lines before the first invalid one are valid. A log
-// of only these lines has the same records, and a line can be appended to it. The use of memory is
-// limited.
+// FuzzLog reads logs with random content. All lines before the first invalid one must be valid. A
+// log of only these lines must contain the same records, and it must be possible to append a line.
+// The memory use must be bounded.
 func FuzzLog(f *testing.F) {
 	line := func(text string) []byte {
 		return fmt.Appendf(nil, "%08x %s\n", crc32.ChecksumIEEE([]byte(text)), text)
@@ -56,7 +56,7 @@ func FuzzLog(f *testing.F) {
 		if len(more) != len(records)+1 || n != size+int64(len(line(good))) || more[len(records)].Generation != 7 || len(more[len(records)].Claims) != 2 {
 			t.Errorf("a line after %d records makes %d", len(records), len(more))
 		}
-		_, _ = statedb.Record([]byte(text)) // the result does not matter, but the call must return
+		_, _ = statedb.Record([]byte(text)) // any result is correct, but the call must return
 		_, _ = statedb.Claim([]byte(text))
 	})
 }

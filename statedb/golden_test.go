@@ -19,9 +19,9 @@ import (
 
 // An earlier release wrote the files in testdata. They must never change.
 //
-//   - state.db is a backup with a seal, which is also a database.
-//   - state.log has lines that state.db lacks.
-//   - state.txt has all keys and values of state.db.
+//   - state.db is a backup with a seal, which is also a valid database.
+//   - state.log has changes that are not in state.db.
+//   - state.txt lists all keys and values of state.db.
 
 // planted copies files from testdata to a new directory, and returns the path of the database.
 func planted(t *testing.T, names ...string) string {
@@ -94,7 +94,8 @@ func TestGoldenRead(t *testing.T) {
 	equal(t, "the file after a stop", dump(t, path), golden(t))
 }
 
-// TestGoldenLog opens the database of an earlier release with its log, which has newer records.
+// TestGoldenLog opens the database of an earlier release together with its log, which contains
+// newer records.
 func TestGoldenLog(t *testing.T) {
 	db, err := statedb.Open(planted(t, "state.db", "state.log"), statedb.Options{})
 	if err != nil {
@@ -123,14 +124,14 @@ func TestGoldenBackup(t *testing.T) {
 	}
 }
 
-// TestGoldenWrite stores all values of an earlier release's database in a new one. All bytes must
-// be the same.
+// TestGoldenWrite copies all values of an earlier release's database to a new database. All bytes
+// of the values must be the same.
 func TestGoldenWrite(t *testing.T) {
 	old := open(t, planted(t, "state.db"), statedb.Options{})
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, func(tx *statedb.Tx) error {
 		for _, r := range old.Volumes() {
-			r.Generation-- // PutVolume increments it
+			r.Generation-- // cancels the increment in PutVolume
 			tx.PutVolume(r)
 		}
 		tx.PutNode(old.Node())

@@ -14,13 +14,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// copies is the maximum number of attempts to copy a file. A copy may be inconsistent, because the
-// agent writes to the file at the same time. If every attempt fails, the file counts as damaged.
+// copies is the maximum number of attempts to copy a file. A single copy may be inconsistent,
+// because the agent may write to the file at the same time. If every attempt yields an invalid
+// copy, the file counts as damaged.
 const copies = 3
 
 // Inspect reads a copy of the file and leaves the file unchanged. It therefore works on a read-only
 // file system, and on a file that an agent has open. The result open reports whether an agent has
-// the file open. Inspect makes the copy in the directory for temporary files, and removes it.
+// the file open. Inspect makes the copy in the directory for temporary files, and removes it
+// afterwards.
 func Inspect(path string) (v View, open bool, err error) {
 	open = locked(filepath.Dir(path))
 	src, err := os.Open(path)
@@ -84,10 +86,10 @@ func inspect(src *os.File, lines []volume.Record) (v View, err error) {
 	return v, err
 }
 
-// Check checks whether the file follows its own rules. The page structure must be sound, and every
-// value must be readable. Every claim must have its volume, every storage volume must occur once,
-// and every record must be consistent. No path may be used twice. Check opens the file itself, so
-// no other process may use the file at the same time.
+// Check checks the page structure of the file and all its values. Every value must be readable, and
+// every record must be consistent. Every claim must belong to a volume. Two volumes must not have
+// the same storage volume or the same path. Check opens the file itself, so no other process may
+// use the file at the same time.
 func Check(path string) (err error) {
 	if _, err := os.Stat(path); err != nil {
 		return err

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// limited measures the memory that a test allocates. The returned function fails the test if that is
-// too much for a file of the given size. The limit is a fixed number for bbolt and the check of
-// pages, plus 400 bytes for each byte of the file. The factor is large, because the three bytes
-// "{}," can encode a claim.
+// limited begins to measure the memory that a test allocates. The returned function fails the test
+// if the test allocated too much memory for a file of the given size. The limit is a fixed amount
+// for bbolt and the check of pages, plus 400 bytes for each byte of the file. The factor is large,
+// because the three bytes "{}," can encode a whole claim.
 func limited(t *testing.T) (within func(read int)) {
 	t.Helper()
 	const fixed, each = 64 << 20, 400

@@ -16,22 +16,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A commit waits for the disk twice. Some changes that the agent reports to callers need not wait
-// that long. An example is that a claim is mounted, or has ended. Such a change must survive the
-// end of the agent. It need not survive a crash of the host, because the mount does not survive
-// that either. The database appends the changed record to the log, a file beside the database,
-// without a sync. The next commit writes the record to the database, at most beginWithin later. If
-// the agent is killed, the next agent reads the record from the log. If a power cut destroys the
-// log, the committed state remains, as if the agent had been killed a moment earlier.
+// A commit waits for the disk twice. Some changes need not wait that long before the agent reports
+// them, for example that a claim is mounted or has ended. Such a change must survive the end of the
+// agent. It need not survive a crash of the host, because a crash also ends the mount. The database
+// appends the changed record, without a sync, to the log, which is a file beside the database. The
+// next commit writes the record to the database, and begins at most beginWithin later. If the agent
+// is killed, the next agent reads the record from the log. If a power cut destroys the log, the
+// committed state remains, as if the agent had been killed a moment earlier.
 //
-// Each line is a checksum (CRC-32, 8 hex digits), a space, and the JSON of a logged. A line is
-// valid only if the database has the same volume with a lower generation. Lines that were committed
-// later are therefore harmless. All lines after a damaged or incomplete one are ignored. The
-// database empties the log from time to time.
+// Each line of the log consists of a checksum (CRC-32, 8 hex digits), a space, and a value of the
+// type logged as JSON. A line is used only if the database has the same volume with a lower
+// generation. Lines whose records were committed later are therefore harmless. All lines after a
+// damaged or incomplete line are ignored. The database empties the log when it has grown too large.
 //
 // One generation must never stand for two different records. The database therefore does not log a
-// change that can still be refused. After a failed commit, memory continues from the generations
-// that may be in the file.
+// change that it may still refuse. After a failed commit, the generations in memory continue after
+// those that may be in the file.
 
 // logged is a record with its claims, as stored in a line of the log.
 type logged struct {
@@ -39,12 +39,13 @@ type logged struct {
 	Claims []volume.Claim `json:"claims"`
 }
 
-// logMost is the size in bytes above which the log is emptied, once all its lines are committed.
+// logMost is the size in bytes above which the database empties the log. Before that, a commit must
+// have written all its lines.
 const logMost = 1 << 20
 
 // claimsMost is the maximum number of claims in a logged record. A log line contains all claims of
-// the record, but a commit writes only the changed ones. With more claims, a log line costs more
-// than a commit.
+// the record, but a commit writes only the changed claims. For a record with more claims, a log
+// line would cost more than a commit.
 const claimsMost = 64
 
 // logFile is the open log. The writer checks before each line that the file is still at its path.
@@ -54,9 +55,9 @@ type logFile struct {
 
 	writing sync.Mutex
 	f       *os.File    // nil if there is no log; changes then wait for a commit
-	info    os.FileInfo // describes f
+	info    os.FileInfo // attributes of f
 	size    int64       // size of the valid lines, in bytes
-	broken  bool        // the file has invalid data after the valid lines
+	broken  bool        // the file has invalid data after its valid lines
 }
 
 // logPath returns the path of a database's log.
@@ -67,7 +68,8 @@ func openLog(path string, h home, warn func(string)) (*logFile, []volume.Record)
 	path = logPath(path)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if errors.Is(err, syscall.EROFS) {
-		// The log may have changes that callers already know, even if it cannot be written now.
+		// Even if the log cannot be written now, it may contain changes that were already reported
+		// to callers.
 		raw, _ := os.ReadFile(path)
 		lines, _ := readLog(raw)
 		return &logFile{fault: err}, lines
@@ -79,7 +81,7 @@ func openLog(path string, h home, warn func(string)) (*logFile, []volume.Record)
 	raw, err := io.ReadAll(f)
 	info, serr := f.Stat()
 	if err := errors.Join(err, serr); err != nil {
-		_ = f.Close() // the file was only read, so no data can be lost
+		_ = f.Close() // the file was only read, so closing it can lose no data
 		return &logFile{fault: err}, nil
 	}
 
@@ -109,7 +111,7 @@ func readLog(raw []byte) (records []volume.Record, size int64) {
 	}
 }
 
-// replay returns the changes in the log that are newer than the database.
+// replay returns the changes in the log that are newer than the state in the database.
 func replay(mem *state, lines []volume.Record) changes {
 	tx := newTx(mem, nil, nil)
 	for _, r := range lines {
@@ -120,8 +122,8 @@ func replay(mem *state, lines []volume.Record) changes {
 	return tx.own
 }
 
-// addAll appends the changed records to the log. It fails if the log cannot hold one of the
-// changes.
+// addAll appends the changed records to the log. It fails if one of the changes is of a kind that
+// the log cannot hold.
 func (l *logFile) addAll(c changes) error {
 	for at := range c {
 		r := c.volume(at)
@@ -136,7 +138,8 @@ func (l *logFile) addAll(c changes) error {
 	return nil
 }
 
-// add appends a record. The data is with the kernel when add returns.
+// add appends a record. When add returns, the kernel has the data, so the data survives a kill of
+// the agent.
 func (l *logFile) add(r volume.Record) error {
 	if len(r.Claims) > claimsMost {
 		return errors.New("it has too many claims for the log")
@@ -166,8 +169,8 @@ func (l *logFile) add(r volume.Record) error {
 	return nil
 }
 
-// repair cuts off invalid data at the end of the log. The caller holds writing, or is still the
-// only user of the log.
+// repair removes invalid data from the end of the log. The caller holds the mutex writing, or is
+// the only user of the log.
 func (l *logFile) repair() {
 	if l.broken {
 		l.broken = l.f.Truncate(l.size) != nil
@@ -181,9 +184,9 @@ func (l *logFile) full() bool {
 	return l.size > logMost
 }
 
-// forget empties a log whose volumes are not in the database. The agent may then restore volumes
-// with the same ids and registration times from notes. An old line would then seem to belong to a
-// restored volume.
+// forget empties a log that belongs to an earlier state database. The agent may restore volumes
+// from notes with the same ids and registration times as before. Without forget, an old line could
+// be applied to a restored volume.
 func (l *logFile) forget() error {
 	if l.f == nil || l.size == 0 {
 		return nil
@@ -196,7 +199,8 @@ func (l *logFile) forget() error {
 	return nil
 }
 
-// committed empties the log if it has more than most bytes. All its lines must be committed.
+// committed empties the log if it has more than most bytes. All lines of the log must already be
+// committed.
 func (l *logFile) committed(most int64) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -220,7 +224,7 @@ func (l *logFile) close() error {
 	return f.Close()
 }
 
-// keepPlace ensures that the file at the path is the open log.
+// keepPlace ensures that the file at the path is the log that the database has open.
 func (l *logFile) keepPlace() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -231,8 +235,8 @@ func (l *logFile) keepPlace() error {
 	return err
 }
 
-// rewrite copies the valid lines of the log to a new file, which replaces the missing one. Like
-// every write to the log, it does not sync.
+// rewrite copies the valid lines of the log to a new file, which replaces the missing file. Like
+// all other writes to the log, rewrite does not sync.
 func (l *logFile) rewrite() error {
 	lines := make([]byte, l.size)
 	if _, err := l.f.ReadAt(lines, 0); err != nil && !errors.Is(err, io.EOF) {

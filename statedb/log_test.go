@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// told makes a database that has reported the claims as mounted, although no commit has reached the
-// disk. It returns the path of a copy of the files at that moment.
+// told makes a database that has already reported its claims as mounted, although no commit of this
+// change has reached the disk. It returns the path of a copy of the files at that moment.
 func told(t *testing.T, ids ...string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "state.db")
@@ -34,8 +34,8 @@ func told(t *testing.T, ids ...string) (path string) {
 	})
 }
 
-// died opens a database whose commits do not reach the disk, and makes some changes. It returns the
-// path of a copy of the files after the changes.
+// died opens a database whose commits do not reach the disk, and runs change. It returns the path
+// of a copy of the files afterwards, as a killed agent would leave them.
 func died(t *testing.T, path string, change func(*statedb.DB)) (dead string) {
 	t.Helper()
 	goOn := make(chan struct{})
@@ -94,8 +94,8 @@ func taken(db *statedb.DB, id string) bool {
 	return ok && c.State == volume.Mounted && c.Mount != nil && c.Mount.ID == 7
 }
 
-// TestToldOutlives checks that a reported change survives the agent, even if its commit was never
-// completed. The next agent has the change, and so has the agent after that.
+// TestToldOutlives checks that a reported change survives the end of the agent, even if its commit
+// was never completed. The next two agents must both have the change.
 func TestToldOutlives(t *testing.T) {
 	path := told(t, "a", "b")
 	s, _, err := statedb.Inspect(path)
@@ -144,7 +144,7 @@ func TestOldLog(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The test removes the log, because a release that has no log would leave none.
+			// The test removes the log, because an older release without a log leaves no such file.
 			if err := os.Remove(log); err != nil {
 				t.Fatal(err)
 			}
@@ -170,8 +170,8 @@ func TestOldLog(t *testing.T) {
 	}
 }
 
-// TestDamagedLog checks a log that is truncated or damaged at any offset. The lines before that
-// offset are valid. Lines that the agent appends later are valid, too.
+// TestDamagedLog truncates or damages a log at every offset. The lines before the offset must
+// remain valid. Lines that the agent appends later must also be valid.
 func TestDamagedLog(t *testing.T) {
 	path := told(t, "a", "b")
 	log := strings.TrimSuffix(path, ".db") + ".log"
@@ -209,8 +209,8 @@ func TestDamagedLog(t *testing.T) {
 		check("damaged in the first line", damaged, false, false)
 		check("cut in the second line", whole[:first+at], true, false)
 	}
-	// The agent removes the damaged line before it appends the next line. The appended line is
-	// therefore not lost.
+	// The agent must remove the damaged line before it appends the next line. Otherwise the
+	// appended line would be lost.
 	if err := errors.Join(os.WriteFile(path, bolt, 0o600), os.WriteFile(log, whole[:first+4], 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestDamagedLog(t *testing.T) {
 	check("zeros after the first line", append(bytes.Clone(whole[:first]), make([]byte, 4096)...), true, false)
 }
 
-// TestNoLog checks that a change is committed before it is reported if there is no log.
+// TestNoLog checks that a database without a log commits each change before it reports the change.
 func TestNoLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	if err := os.Mkdir(strings.TrimSuffix(path, ".db")+".log", 0o700); err != nil {

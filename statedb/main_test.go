@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// child returns a command that runs the test binary in a role.
+// child returns a command that runs the test binary in the given role.
 func child(t *testing.T, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
@@ -48,7 +48,7 @@ func child(t *testing.T, role string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// inNamespace runs a role in its own mount namespace.
+// inNamespace runs the test binary in the given role and in its own mount namespace.
 func inNamespace(t *testing.T, role string, args ...string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -63,7 +63,7 @@ func inNamespace(t *testing.T, role string, args ...string) string {
 	return string(out)
 }
 
-// open opens a database. At the end of the test it is closed and checked.
+// open opens a database. At the end of the test, open closes the database and checks its file.
 func open(t testing.TB, path string, o statedb.Options) *statedb.DB {
 	t.Helper()
 	db, err := statedb.Open(path, o)
@@ -87,7 +87,7 @@ func fresh(t testing.TB, o statedb.Options) (*statedb.DB, string) {
 	return open(t, path, o), path
 }
 
-// record returns a volume with claims.
+// record returns a record of a volume with one mounted claim for each alloc.
 func record(id string, allocs ...string) volume.Record {
 	r := volume.Record{Volume: volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: "ext-" + id}, Claims: map[string]volume.Claim{}}
 	r.Node.StagingPath = "/s/" + id
@@ -106,11 +106,11 @@ func put(r volume.Record) func(*statedb.Tx) error {
 	return func(tx *statedb.Tx) error { tx.PutVolume(r); return nil }
 }
 
-// saveNext returns Save with SaveWithNext, as a function of the same type as Update.
+// saveNext returns a function that calls Save with SaveWithNext and has the same type as Update.
 func saveNext(db *statedb.DB) func(context.Context, func(*statedb.Tx) error) error {
 	return func(ctx context.Context, fn func(*statedb.Tx) error) error {
 		return db.Save(ctx, func(tx *statedb.Tx) volume.Saving {
-			_ = fn(tx) // Save cannot refuse an event that already happened
+			_ = fn(tx) // Save cannot refuse a change
 			return volume.SaveWithNext
 		})
 	}
@@ -138,8 +138,8 @@ func do(t testing.TB, change func(context.Context, func(*statedb.Tx) error) erro
 	}
 }
 
-// copied copies the file as a crash at this moment would leave it, and returns the path of the
-// copy.
+// copied copies the file as a crash at this moment would leave it, without the log, and returns the
+// path of the copy.
 func copied(t *testing.T, path string) string {
 	t.Helper()
 	raw, err := os.ReadFile(path)
@@ -153,7 +153,7 @@ func copied(t *testing.T, path string) string {
 	return to
 }
 
-// ids returns the ids of the volumes in a file.
+// ids returns the set of the ids of all volumes in a file.
 func ids(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	db := open(t, path, statedb.Options{})

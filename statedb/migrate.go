@@ -11,17 +11,17 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// load reads the whole file. It creates the buckets of a new file, and migrates an older file. If
-// it refuses a file, it has not changed the file.
+// load reads the whole file. It first creates the buckets of a new file, or migrates an older file.
+// If load refuses a file, the file is unchanged.
 func load(b *backups, o Options, steps []migration) (s *state, err error) {
-	defer guard(func(p any) { err = nonsense{fmt.Errorf("it cannot be read: %v", p)} })()
+	defer guard(func(p any) { err = contentError{fmt.Errorf("it cannot be read: %v", p)} })()
 	known, found := schemaOf(steps), 0
 	look := func(tx *bbolt.Tx) (err error) {
 		if found, err = schema(tx, known); err != nil || found < known {
 			return err
 		}
 		if s, err = read(tx); err != nil {
-			return nonsense{err}
+			return contentError{err}
 		}
 		return nil
 	}
@@ -45,10 +45,10 @@ func load(b *backups, o Options, steps []migration) (s *state, err error) {
 //
 //  1. It copies the unchanged file to <file>.schema-N and syncs the copy to disk.
 //  2. It runs each migration in a transaction of its own. The transaction also stores the schema
-//     in which the migration ends.
+//     number that the migration produces.
 //
 // A crash between these steps loses nothing and repeats nothing. A failed migration leaves the file
-// as the previous one left it.
+// as the previous migration left it.
 func migrate(b *backups, o Options, from int, steps []migration) error {
 	bolt, path := b.file.bolt, b.file.path
 	if err := keep(bolt.DB, path, from); err != nil {
@@ -80,8 +80,8 @@ func migrate(b *backups, o Options, from int, steps []migration) error {
 }
 
 // keep copies the open file to <path>.schema-N and syncs the copy. It never overwrites a file. If a
-// copy with the same content exists, keep makes no second one. If a copy with other content exists,
-// the new copy gets another name.
+// copy with the same content already exists, keep makes no second copy. If a copy with other
+// content exists, the new copy gets another name.
 func keep(b *bbolt.DB, path string, n int) (err error) {
 	name := fmt.Sprintf("%s.schema-%d", path, n)
 	tmp := name + ".tmp"

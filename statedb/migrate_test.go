@@ -20,8 +20,8 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// rename returns a migration that renames every volume. It fails if an earlier migration did not
-// run, or if it already ran itself.
+// rename returns a migration that changes the name of every volume. The migration fails if an
+// earlier migration did not run, or if it runs a second time.
 func rename(from, to string) statedb.Step {
 	return func(tx *bbolt.Tx) error {
 		b := tx.Bucket([]byte("volumes"))
@@ -47,7 +47,7 @@ func rename(from, to string) statedb.Step {
 
 var steps = []statedb.Step{rename("", "two"), rename("two", "three"), rename("three", "four")}
 
-// names returns the common name of all volumes in a file after the migrations.
+// names runs the migrations on a file and returns the name that all its volumes then have.
 func names(t *testing.T, path string, steps ...statedb.Step) string {
 	t.Helper()
 	db, err := statedb.OpenMigrating(path, statedb.Options{}, steps...)
@@ -68,7 +68,7 @@ func names(t *testing.T, path string, steps ...statedb.Step) string {
 	return got[0]
 }
 
-// kept returns the suffixes of the files that migrations kept.
+// kept returns the suffixes of the copies that migrations made.
 func kept(t *testing.T, path string) []string {
 	t.Helper()
 	found, err := filepath.Glob(path + ".*")
@@ -81,8 +81,8 @@ func kept(t *testing.T, path string) []string {
 	return found
 }
 
-// TestMigrations checks that migrations run in order, and that the file before them is kept. A
-// second start migrates nothing.
+// TestMigrations checks that migrations run in order, and that a copy of the file is kept before
+// they run. A second start must migrate nothing.
 func TestMigrations(t *testing.T) {
 	path := full(t)
 	for range 2 {
@@ -103,8 +103,9 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-// TestKeptStays checks that a kept file is never overwritten. A repeated migration of the same file
-// keeps no second file. The migration of a different file keeps one under another name.
+// TestKeptStays checks that a migration never overwrites a copy of an earlier file. If the same
+// file is migrated again, no second copy is made. If a different file is migrated, its copy gets
+// another name.
 func TestKeptStays(t *testing.T) {
 	path := full(t)
 	old := copied(t, path)
@@ -134,7 +135,7 @@ func TestKeptStays(t *testing.T) {
 }
 
 // TestMigrationFails checks that a failed migration leaves the file as the previous migration left
-// it. The next start continues from there.
+// it. The next start must continue with the failed migration.
 func TestMigrationFails(t *testing.T) {
 	path := full(t)
 	broken := func(tx *bbolt.Tx) error {
@@ -159,7 +160,8 @@ func TestMigrationFails(t *testing.T) {
 	equal(t, "kept", kept(t, path), []string{".schema-1", ".schema-2"})
 }
 
-// migrateAndDie migrates a file and kills itself when it reaches a point for the n-th time.
+// migrateAndDie migrates a file. When the database reaches the given point for the n-th time,
+// migrateAndDie kills its own process.
 func migrateAndDie(args []string) error {
 	n, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -167,16 +169,17 @@ func migrateAndDie(args []string) error {
 	}
 	_, err = statedb.OpenMigrating(args[0], statedb.Options{Tap: func(statedb.Point) {
 		if n--; n == 0 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // no error handling is possible after this
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // the kill ends this process, so no error can be handled
 			<-time.After(time.Minute)
 		}
 	}}, steps...)
 	return err
 }
 
-// TestMigrationKilled checks that the next start completes migrations after a kill at any point.
+// TestMigrationKilled kills the agent at every point of a migration, and checks that the next start
+// completes the migration.
 func TestMigrationKilled(t *testing.T) {
-	points := 1 + 2*len(steps) // the point Kept, and two points for each migration
+	points := 1 + 2*len(steps) // the point Kept once, and two points for each migration
 	for n := 1; n <= points+1; n++ {
 		path := full(t)
 		err := child(t, "migrate", path, strconv.Itoa(n)).Run()
@@ -194,7 +197,7 @@ func TestMigrationKilled(t *testing.T) {
 	t.Logf("%d points", points)
 }
 
-// migrateFull migrates a file on a file system that has no space for a copy of it.
+// migrateFull migrates a file on a file system without space for a copy of the file.
 func migrateFull(args []string) error {
 	dir := args[0]
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {

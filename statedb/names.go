@@ -13,7 +13,7 @@ func exists(path string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// syncDir syncs a directory, so that the names in it are durable.
+// syncDir syncs a directory, so that the names of its files are durable.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -25,7 +25,8 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// setAside renames a file to <file>.<kind>-<UTC time>. It appends a number if that name is in use.
+// setAside renames a file to <file>.<kind>-<UTC time>. It appends a number if a file with this name
+// exists.
 func setAside(path, kind string) (kept string, err error) {
 	at := time.Now().UTC().Format("20060102T150405Z")
 	kept = fmt.Sprintf("%s.%s-%s", path, kind, at)
@@ -35,7 +36,7 @@ func setAside(path, kind string) (kept string, err error) {
 	return kept, os.Rename(path, kept)
 }
 
-// rewriting returns the temporary name of the new file that will replace the file at path.
+// rewriting returns the temporary name of the new file that replaces the file at path.
 func rewriting(path string) string { return path + ".new" }
 
 // createNew creates a file. It replaces a file that a killed agent left at the path.

@@ -6,9 +6,9 @@ import (
 )
 
 var (
-	// ErrLocked is returned by Open when another process has locked the directory or the file.
+	// ErrLocked is the error of Open if another process has locked the directory or the file.
 	ErrLocked = errors.New("another volagent uses this data dir")
-	// ErrClosed is returned by changes after Close.
+	// ErrClosed is the error of a change after Close.
 	ErrClosed = errors.New("state database is closed")
 )
 
@@ -27,12 +27,12 @@ const (
 
 // Options configures a DB. Only tests change an option from its zero value.
 type Options struct {
-	// Tap, if set, is called by the writer at each Point. Tests use it to kill or to stop the
-	// process there.
+	// The writer calls Tap, if it is set, at each Point. Tests use Tap to kill or stop the process
+	// at this moment.
 	Tap func(Point)
 	// LockTimeout limits the wait for the locks. 0 means one second.
 	LockTimeout time.Duration
-	// Warn, if set, receives a message when another process changed a file while the database was
-	// open, or when the database could not copy a file. It must not use the database.
+	// Warn, if it is set, receives a message when another process has changed a file of the open
+	// database, or when the database could not copy a file. Warn must not use the database.
 	Warn func(message string)
 }

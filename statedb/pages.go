@@ -31,33 +31,33 @@ const (
 	boltMagic   = 0xED0CDAED
 	boltVersion = 2
 
-	headerSize   = 16 // id uint64, flags uint16, count uint16, overflow uint32
+	headerSize   = 16 // page id uint64, flags uint16, count uint16, overflow uint32
 	elementSize  = 16 // size of an element of a branch or leaf page
 	metaSummed   = 56 // number of bytes of a meta page that the checksum covers
 	metaSize     = metaSummed + 8
-	leastPage    = 1 << 10 // bytes; bbolt accepts no smaller ones
-	largestPage  = 1 << 16 // bytes; the largest page size of any kernel
+	leastPage    = 1 << 10 // smallest page size that bbolt accepts, in bytes
+	largestPage  = 1 << 16 // largest page size of any kernel, in bytes
 	flagBranch   = 0x01
 	flagLeaf     = 0x02
 	flagFreelist = 0x10
-	flagBucket   = 0x01 // flag of an element
+	flagBucket   = 0x01 // flag of an element whose value is a bucket
 
 	// deepest is the maximum number of pages from the root to a leaf. Even a large file has only a
 	// few levels, because bbolt splits a page only when it is full.
 	deepest = 64
 )
 
-// pages is the state while a file's pages are checked.
+// pages holds the state of checkPages while it checks a file.
 type pages struct {
 	data  []byte // the mapped file
 	size  uint64 // size of a page, in bytes
-	count uint64 // number of pages that the meta page states
+	count uint64 // number of pages according to the meta page
 	seen  []uint64
 }
 
-// checkPages checks the pages of a file with the given size in bytes. It returns a nonsense error
-// for an invalid file. The error wraps bbolt's ErrInvalid if bbolt would not recognize the file as
-// a database.
+// checkPages checks the pages of a file that has the given size in bytes. It returns a contentError
+// error for an invalid file. The error wraps bbolt's ErrInvalid if bbolt would not recognize the
+// file as a database.
 func checkPages(f *os.File, size int64) (err error) {
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(size), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
@@ -73,7 +73,7 @@ func checkPages(f *os.File, size int64) (err error) {
 		err = p.freelist(free)
 	}
 	if err != nil {
-		return nonsense{err}
+		return contentError{err}
 	}
 
 	return nil
@@ -82,7 +82,8 @@ func checkPages(f *os.File, size int64) (err error) {
 // meta is the content of a meta page.
 type meta struct{ pageSize, root, freelist, pages, txid uint64 }
 
-// metaAt reads the meta page at an offset. ok is false if there is no valid one.
+// metaAt reads the meta page at an offset. The result ok is false if the offset has no valid meta
+// page.
 func metaAt(data []byte, at uint64) (m meta, ok bool) {
 	if at+headerSize+metaSize > uint64(len(data)) {
 		return m, false
@@ -100,7 +101,8 @@ func metaAt(data []byte, at uint64) (m meta, ok bool) {
 	}, true
 }
 
-// metaOf returns the meta page that bbolt would use. If both are valid, it is the newer one.
+// metaOf returns the meta page that bbolt would use. If both meta pages are valid, bbolt uses the
+// newer one.
 func metaOf(data []byte) (p pages, root, free uint64, err error) {
 	first, ok := metaAt(data, 0)
 	for size := uint64(leastPage); !ok && size <= largestPage; size *= 2 {
@@ -271,7 +273,7 @@ func (at page) element(i uint64) (e []byte, ok bool) {
 	return at.body[from : from+elementSize], true
 }
 
-// value returns the data of element i. The data must start at or after *end. value then sets *end
+// value returns the data of element i. The data must start at *end or later. value then sets *end
 // to the end of the data.
 func (at page) value(i uint64, pos uint32, size uint64, end *uint64) (v []byte, ok bool) {
 	from := headerSize + i*elementSize + uint64(pos)
@@ -286,7 +288,7 @@ func (at page) outside(i uint64) error {
 	return fmt.Errorf("element %d of page %d points to an invalid place for its data", i, at.id)
 }
 
-// freelist checks the list of free pages, which each commit writes.
+// freelist checks the list of free pages. bbolt writes this list with each commit.
 func (p *pages) freelist(id uint64) error {
 	at, err := p.take(id)
 	if err != nil {

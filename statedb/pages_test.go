@@ -18,8 +18,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// crafted returns files that bbolt must not open. Most of them would make bbolt allocate memory
-// without limit, or read memory outside the file. says is part of the expected error.
+// crafted returns files with invalid pages, which bbolt must not open. Most of them would make
+// bbolt allocate memory without limit, or read memory outside the file. The field says is the
+// expected part of the error.
 func crafted(t testing.TB) map[string]struct {
 	raw  []byte
 	says string
@@ -34,8 +35,8 @@ func crafted(t testing.TB) map[string]struct {
 	}
 	branch := func(child uint64) func([]byte) {
 		return func(page []byte) {
-			order.PutUint16(page[8:], 1)  // a branch page
-			order.PutUint16(page[10:], 1) // with one child
+			order.PutUint16(page[8:], 1)  // the flag of a branch page
+			order.PutUint16(page[10:], 1) // the page has one child
 			order.PutUint32(page[16:], 16)
 			order.PutUint32(page[20:], 1)
 			order.PutUint64(page[24:], child)
@@ -60,8 +61,8 @@ func crafted(t testing.TB) map[string]struct {
 	}
 }
 
-// craftable returns a file that contains a bucket with its own leaf page. It also returns the
-// numbers of the root page and of that leaf page.
+// craftable returns a file with a bucket whose content is on a separate leaf page. It also returns
+// the numbers of the tree's root page and of this leaf page.
 func craftable(t testing.TB) (raw []byte, root, page int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "plain.db")
@@ -98,8 +99,9 @@ func craftable(t testing.TB) (raw []byte, root, page int) {
 	return raw, root, page
 }
 
-// TestCrafted checks that files with invalid pages are refused as a backup, by Inspect, and at the
-// start. The use of memory is bounded, because the child process can allocate at most 1 GiB.
+// TestCrafted passes files with invalid pages to ReadBackup, Inspect and Open. All of them must
+// refuse the files. The child process can allocate at most 1 GiB, so the test also checks that the
+// memory use is bounded.
 func TestCrafted(t *testing.T) {
 	dir := t.TempDir()
 	for name, tt := range crafted(t) {
@@ -120,10 +122,10 @@ func TestCrafted(t *testing.T) {
 	}
 }
 
-// readCrafted passes a file to each function that reads files, with little memory, and prints the
-// errors.
+// readCrafted limits its own memory, passes a file to each function that reads files, and prints
+// the errors.
 func readCrafted(args []string) error {
-	const most = 1 << 30 // bytes; bbolt maps 256 MiB for each open file
+	const most = 1 << 30 // in bytes; bbolt maps 256 MiB for each open file
 	if err := syscall.Setrlimit(syscall.RLIMIT_DATA, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
 		return err
 	}
@@ -150,7 +152,8 @@ func readCrafted(args []string) error {
 	return db.Close()
 }
 
-// FuzzBackup checks that a backup with any content is read or refused with bounded memory.
+// FuzzBackup checks that ReadBackup reads or refuses a backup with any content, and uses bounded
+// memory.
 func FuzzBackup(f *testing.F) {
 	debug.SetMemoryLimit(512 << 20)
 	for _, tt := range crafted(f) {

@@ -25,11 +25,11 @@ import (
 //
 // An idle agent makes the same comparison every tendEvery.
 
-// Foreign is the error of a database whose file or log was replaced while it was open. The agent
-// refuses intents until it is restarted.
+// Foreign is the error of a database whose file or log was replaced by another file while the
+// database was open. The agent refuses intents until it is restarted.
 type Foreign struct {
-	Path string // the path of the agent's file, which was replaced
-	Kept string // the path to which the agent renamed the other file
+	Path string // path of the agent's own file
+	Kept string // new path of the other file
 }
 
 // Error implements error.
@@ -48,9 +48,9 @@ type home struct {
 }
 
 // lockHome opens the directory of a database and locks it. Only one process at a time can then open
-// the database, even if its files are removed or replaced. The descriptor is closed on exec, so
-// plugins do not inherit the lock. If the file system cannot lock directories (NFS), only the lock
-// on the file protects the database.
+// the database, even if its files are removed or replaced. The kernel closes the descriptor on
+// exec, so plugins do not inherit the lock. If the file system cannot lock directories (NFS), only
+// the lock on the file protects the database.
 func lockHome(path string, wait time.Duration) (h home, err error) {
 	dir := filepath.Dir(path)
 	if h.File, err = os.Open(dir); err != nil {
@@ -85,7 +85,7 @@ func locked(dir string) bool {
 	}
 
 	err = lock(f, syscall.LOCK_SH, 0)
-	_ = f.Close() // the directory was only read, so no data can be lost
+	_ = f.Close() // the directory was only read, so closing it can lose no data
 	return errors.Is(err, syscall.EWOULDBLOCK)
 }
 
@@ -98,7 +98,7 @@ const (
 	replaced
 )
 
-// look compares the file at a path in the directory with the open file.
+// look checks whether the file at a path in the directory is still the open file.
 func (h home) look(path string, open os.FileInfo) (standing, error) {
 	dir := filepath.Dir(path)
 	if now, err := os.Stat(dir); err != nil || !os.SameFile(now, h.info) {
@@ -117,18 +117,18 @@ func (h home) look(path string, open os.FileInfo) (standing, error) {
 	return inPlace, nil
 }
 
-// place is the path at which an open file must stay.
+// place is an open file with the path at which the file must remain.
 type place struct {
 	path string
 	home home
 	warn func(string)
 
-	mu      sync.Mutex
-	foreign *Foreign // describes the file that replaced the open one; nil if no file did
+	mu sync.Mutex
+	// foreign is the error if another file has replaced the open file, or nil.
+	foreign *Foreign
 }
 
-// Foreign returns an error that describes the file that replaced the open one. It returns nil if no
-// file did.
+// Foreign returns an error if another file has replaced the open file. Otherwise it returns nil.
 func (p *place) Foreign() *Foreign {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,8 @@ func (p *place) Foreign() *Foreign {
 }
 
 // keep ensures that the file at the path is the open file. If the file at the path is missing or is
-// a different file, keep calls rewrite, which writes the open file again.
+// a different file, keep calls rewrite, which writes the content of the open file to the path
+// again.
 func (p *place) keep(open os.FileInfo, rewrite func() error) (was standing, err error) {
 	was, err = p.home.look(p.path, open)
 	switch {
@@ -159,7 +160,7 @@ func (p *place) keep(open os.FileInfo, rewrite func() error) (was standing, err 
 	return was, nil
 }
 
-// disown renames the file that replaced the open one.
+// disown renames the other file that has replaced the open file.
 func (p *place) disown() error {
 	kept, err := setAside(p.path, "foreign")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// heard collects the warnings of a database about its files.
+// heard collects the warnings that a database reports about its files.
 type heard struct {
 	mu    sync.Mutex
 	words []string
@@ -52,8 +52,8 @@ func closed(t *testing.T, db *statedb.DB) {
 	}
 }
 
-// TestRemovedWhileOpen checks that an open database writes its removed files again: before the next
-// change, while it is idle, and at Close.
+// TestRemovedWhileOpen removes the files of an open database. The database must write them again
+// before the next change, while it is idle, and in Close.
 func TestRemovedWhileOpen(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*testing.T, *statedb.DB)
@@ -101,8 +101,8 @@ func TestBackupAfterRewrite(t *testing.T) {
 	}
 }
 
-// TestRemovedLogKeepsLines checks that the rewritten log contains the lines that were not
-// committed.
+// TestRemovedLogKeepsLines removes the log of an open database. The rewritten log must contain the
+// lines whose changes are not committed yet.
 func TestRemovedLogKeepsLines(t *testing.T) {
 	g := newGate()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -155,8 +155,8 @@ func TestRemovedLogKeepsLines(t *testing.T) {
 
 func logOf(path string) string { return strings.TrimSuffix(path, ".db") + ".log" }
 
-// TestReplacedWhileOpen checks that a file that replaces an open one is renamed, and that the open
-// file is written again. Events can still be stored, but updates are refused.
+// TestReplacedWhileOpen replaces a file of an open database. The database must rename the other
+// file and write its own file again. It must still store events, but must refuse updates.
 func TestReplacedWhileOpen(t *testing.T) {
 	for _, which := range []string{"state.db", "state.log"} {
 		t.Run(which, func(t *testing.T) {
@@ -181,8 +181,8 @@ func TestReplacedWhileOpen(t *testing.T) {
 			want := map[string]bool{"before": true, "happened": true}
 			equal(t, "as a crash now would leave it", ids(t, copied(t, path)), want)
 
-			// The agent renames the file of another program only once. It does not compete with a
-			// program that replaces the file repeatedly.
+			// The agent renames the other program's file only once. It does not compete with a
+			// program that replaces the file again and again.
 			if err := os.WriteFile(target+"x", []byte("again"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +198,8 @@ func TestReplacedWhileOpen(t *testing.T) {
 	}
 }
 
-// TestReplacedBeforeChange checks that the update that discovers the replaced file is also refused.
+// TestReplacedBeforeChange replaces a file of an open database. The next update discovers the other
+// file. The database must already refuse this update.
 func TestReplacedBeforeChange(t *testing.T) {
 	db, path, _ := held(t)
 	defer closed(t, db)
@@ -212,8 +213,8 @@ func TestReplacedBeforeChange(t *testing.T) {
 	equal(t, "as a crash now would leave it", ids(t, copied(t, path)), map[string]bool{"before": true})
 }
 
-// TestMovedWhileOpen checks that the database refuses changes after the data dir was moved. The
-// next start would not find these changes.
+// TestMovedWhileOpen checks that the database refuses changes after the data dir was moved, because
+// the next start would not find these changes.
 func TestMovedWhileOpen(t *testing.T) {
 	db, path, _ := held(t)
 	dir := filepath.Dir(path)

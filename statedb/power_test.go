@@ -18,9 +18,9 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// powerCut makes changes on its own ext4 until that file system is shut down, which loses all
-// unsynced data. When the next mount has replayed the journal, the file must contain every
-// acknowledged change, and no incomplete one.
+// powerCut makes changes on an ext4 file system of its own. It then shuts down the file system,
+// which loses all unsynced data, and mounts it again. The file must then contain every acknowledged
+// change completely, and no incomplete change.
 func powerCut(args []string) error {
 	dir := args[0]
 	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "mnt")
@@ -51,7 +51,7 @@ func mountImage(image, at string) error {
 	return nil
 }
 
-// cutOnce makes changes until one power cut, and adds the acknowledged changes to acked.
+// cutOnce makes changes until one power cut, and adds the ids of the acknowledged changes to acked.
 func cutOnce(image, at string, round int, acked map[string]bool) error {
 	if err := mountImage(image, at); err != nil {
 		return err
@@ -85,7 +85,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 				acked[id] = true
 				mu.Unlock()
 				if w == 0 {
-					_ = db.KeepCopy() // fails after the power cut
+					_ = db.KeepCopy() // KeepCopy fails after the power cut
 				}
 			}
 		})
@@ -98,7 +98,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 	if db.Fault() == nil {
 		return errors.New("commits go on without power")
 	}
-	_ = db.Close() // fails, because the file system is shut down
+	_ = db.Close() // Close fails, because the file system is shut down
 	if err := errors.Join(unix.Unmount(at, 0), mountImage(image, at), statedb.Check(path)); err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 	return errors.Join(err, again.Close(), unix.Unmount(at, 0))
 }
 
-// readCopies reads each automatic copy under its final name. A copy gets that name only after a
-// sync.
+// readCopies reads each automatic copy that has its final name. A copy gets its final name only
+// after a sync.
 func readCopies(db *statedb.DB, dir string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "state.copy-?"))
 	if err != nil || len(paths) == 0 {

@@ -15,13 +15,13 @@ const (
 	save
 )
 
-// request is a change that the writer has to make.
+// request is a change that the writer must make.
 type request struct {
 	verb   verb
 	fn     func(*Tx) error
-	saving volume.Saving // for a save: the last result of its function
-	own    changes       // made by the last run of the function
-	done   chan error    // buffered
+	saving volume.Saving // last result of a save's function
+	own    changes       // changes that the last run of fn made
+	done   chan error    // receives the result; buffered
 }
 
 func newRequest(v verb, fn func(*Tx) error) *request {
@@ -38,10 +38,10 @@ func (r *request) run(tx *Tx) error {
 // urgent reports whether the change must be in the log, or committed, before a reader can see it.
 func (r *request) urgent() bool { return r.verb == save && r.saving != volume.SaveWithNext }
 
-// health counts the commits and stores the error of the last one.
+// health counts the commits and stores the error of the most recent one.
 type health struct {
 	commits, failures atomic.Uint64
-	last              atomic.Pointer[error] // error of the last commit; nil if it succeeded
+	last              atomic.Pointer[error] // error of the last commit, or nil
 }
 
 // Commits returns the number of commits since Open.

@@ -18,8 +18,8 @@ func runtimeVolume(name string) volume.RuntimeVolume {
 	}
 }
 
-// TestRuntimeVolumes checks that a runtime's volume is on disk until it is removed. A file of a
-// release without such volumes contains none.
+// TestRuntimeVolumes checks that the volume of a container runtime is on disk until it is removed.
+// A file of a release that could not store such volumes contains none.
 func TestRuntimeVolumes(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error {
@@ -54,7 +54,7 @@ func TestRuntimeVolumes(t *testing.T) {
 	equal(t, "inspected", statedb.RuntimeVolumes.All(s), []volume.RuntimeVolume{podman})
 }
 
-// TestCheckRuntimeVolumes checks that Check finds invalid runtime volumes.
+// TestCheckRuntimeVolumes checks that Check finds invalid volumes of container runtimes.
 func TestCheckRuntimeVolumes(t *testing.T) {
 	path := full(t)
 	do(t, open(t, path, statedb.Options{}).Update, func(tx *statedb.Tx) error { statedb.RuntimeVolumes.Put(tx, runtimeVolume("data")); return nil })

@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// buckets lists the buckets that a new file gets. Each other bucket is created with its first
-// value.
+// buckets lists the buckets that a new file contains. Every other bucket is created when its first
+// value is stored.
 var buckets = []string{bucketMeta, "volumes", bucketClaims, "plugins", "debts"}
 
 // migration converts a file from one schema to the next.
@@ -32,8 +32,8 @@ var migrations []migration
 // schemaOf returns the schema of a file after all steps.
 func schemaOf(steps []migration) int { return 1 + len(steps) }
 
-// schema returns the schema of a file, or 0 for a new file. It returns an error for a schema above
-// known.
+// schema returns the schema of a file, or 0 for a new file. It returns an error if the schema is
+// greater than known.
 func schema(tx *bbolt.Tx, known int) (int, error) {
 	if k, _ := tx.Cursor().First(); k == nil {
 		return 0, nil
@@ -41,14 +41,14 @@ func schema(tx *bbolt.Tx, known int) (int, error) {
 
 	meta := tx.Bucket([]byte(bucketMeta))
 	if meta == nil {
-		return 0, nonsense{fmt.Errorf("bucket %q is missing", bucketMeta)}
+		return 0, contentError{fmt.Errorf("bucket %q is missing", bucketMeta)}
 	}
 
 	raw := meta.Get([]byte(keySchema))
 	v, err := strconv.Atoi(string(raw))
 	switch {
 	case err != nil || v < 1:
-		return 0, nonsense{fmt.Errorf("schema version %q is not a number from 1", raw)}
+		return 0, contentError{fmt.Errorf("schema version %q is not a number from 1", raw)}
 	case v > known:
 		return v, fmt.Errorf("it was written by a newer release (schema %d, this one knows %d); install that release again", v, known)
 	}
@@ -56,12 +56,12 @@ func schema(tx *bbolt.Tx, known int) (int, error) {
 	return v, nil
 }
 
-// setSchema stores the schema of a file.
+// setSchema stores the schema number of a file.
 func setSchema(tx *bbolt.Tx, v int) error {
 	return tx.Bucket([]byte(bucketMeta)).Put([]byte(keySchema), []byte(strconv.Itoa(v)))
 }
 
-// prepare creates the buckets of a new file and stores the schema.
+// prepare creates the buckets of a new file and stores its schema number.
 func prepare(tx *bbolt.Tx, version int) error {
 	for _, name := range buckets {
 		if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
@@ -104,7 +104,7 @@ func read(tx *bbolt.Tx) (*state, error) {
 		if !ok || !known || alloc != c.Alloc {
 			return fmt.Errorf("claim %q belongs to no volume", key)
 		}
-		r.Claims[alloc] = c // no other code uses the map before read returns it
+		r.Claims[alloc] = c // read has not returned the map yet, so no other code uses it
 		return nil
 	}))
 
@@ -154,7 +154,7 @@ func each(tx *bbolt.Tx, bucket string, fn func(key string, raw []byte) error) er
 	return errors.Join(append(errs, err)...)
 }
 
-// stored holds the claims of each volume as they are in the file.
+// stored holds the claims of each volume as the file contains them.
 type stored map[string]map[string]volume.Claim
 
 // storedIn returns the claims of a state that was just read from the file.
@@ -183,8 +183,8 @@ func (on stored) save(tx *bbolt.Tx, c changes) error {
 }
 
 // saveClaims writes only those claims of a volume that differ from the file. The size of a commit
-// thus does not depend on the number of claims. Stored records are never modified in place, so
-// claims that compare equal are the same.
+// therefore does not depend on the number of claims. Stored records are never modified in place, so
+// a claim that compares equal has not changed.
 func (on stored) saveClaims(tx *bbolt.Tx, id string, r *volume.Record) error {
 	var now map[string]volume.Claim
 	if r != nil {
@@ -209,7 +209,7 @@ func (on stored) saveClaims(tx *bbolt.Tx, id string, r *volume.Record) error {
 
 func claimAddress(id, alloc string) address { return address{bucketClaims, id + "\x00" + alloc} }
 
-// written updates the stored claims after a successful commit.
+// written updates the claims in stored after a successful commit.
 func (on stored) written(c changes) {
 	for at := range c {
 		if at.bucket != volumes.bucket {
@@ -223,9 +223,9 @@ func (on stored) written(c changes) {
 	}
 }
 
-// doubt updates the stored claims after a commit that may or may not have written a record. It
-// stores empty claims, which differ from every claim in memory. The next commit therefore writes
-// all of them again.
+// doubt updates the claims in stored after a commit that may or may not have written a record. It
+// replaces them by empty claims, which differ from every claim in memory. The next commit therefore
+// writes all claims of the record again.
 func (on stored) doubt(id string, r *volume.Record) {
 	claims := map[string]volume.Claim{}
 	for alloc := range on[id] {

@@ -17,8 +17,8 @@ func intent(name string) volume.SnapshotIntent {
 	}
 }
 
-// TestSnapshots checks that the intent of a snapshot is on disk until it is deleted. A snapshot and
-// a group of the same name have separate intents.
+// TestSnapshots checks that the intent to make a snapshot is on disk until the intent is deleted. A
+// snapshot and a group of the same name have separate intents.
 func TestSnapshots(t *testing.T) {
 	path := full(t)
 	db := open(t, path, statedb.Options{})
@@ -37,8 +37,8 @@ func TestSnapshots(t *testing.T) {
 	equal(t, "after one was forgotten", statedb.Snapshots.All(again), []volume.SnapshotIntent{group})
 }
 
-// TestSnapshotsInOlderFile checks that a file of a release without snapshots contains none, and can
-// store them.
+// TestSnapshotsInOlderFile opens a file from a release that could not store snapshots. The file
+// contains none, and can store them.
 func TestSnapshotsInOlderFile(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("snapshots")) })
@@ -48,8 +48,8 @@ func TestSnapshotsInOlderFile(t *testing.T) {
 	equal(t, "intents", statedb.Snapshots.All(open(t, copied(t, path), statedb.Options{})), []volume.SnapshotIntent{intent("new")})
 }
 
-// TestSnapshotNames checks that the name of a snapshot is on disk, and in a backup, until it is
-// deleted. Several ids may have the same name.
+// TestSnapshotNames checks that the name of a snapshot is on disk, and in a backup, until the name
+// is deleted. Several snapshot ids may have the same name.
 func TestSnapshotNames(t *testing.T) {
 	path := full(t)
 	db := open(t, path, statedb.Options{})

@@ -6,7 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// state is the complete state in memory. Values are never modified in place, so they can be shared.
+// state is the complete state in memory. Its values are never modified in place, so readers can
+// share them.
 type state struct {
 	values   map[string]map[string]any // all values, by bucket and key
 	external map[string]string         // storage key → volume id

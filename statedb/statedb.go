@@ -116,7 +116,7 @@ func openIn(h home, path string, o Options, steps []migration) (*DB, error) {
 	return &DB{View: View{w.mem}, writer: w, backups: b}, nil
 }
 
-// recall applies the changes that an earlier agent reported and logged, but did not commit.
+// recall applies the logged changes that an earlier agent reported but did not commit.
 func recall(w *writer, lines []volume.Record) error {
 	if len(w.stored) == 0 {
 		return w.log.forget()
@@ -140,12 +140,12 @@ func (db *DB) Close() error {
 	return errors.Join(db.writer.file.close(), db.log.close(), db.writer.file.home.unlock())
 }
 
-// NoLog returns the reason why the database has no log, or nil if it has one. Without a log, no
-// change is lost, but each reported change waits for a commit.
+// NoLog returns the reason why the database has no log, or nil if the database has a log. Without a
+// log, no change is lost, but each reported change waits for a commit.
 func (db *DB) NoLog() error { return db.log.fault }
 
 // Backup commits the state in memory and copies the file. It leaves no transaction open, so a slow
-// reader of the copy blocks nothing.
+// reader of the copy does not block the database.
 func (db *DB) Backup(ctx context.Context) (*Backup, error) {
 	if err := db.sync(ctx); err != nil {
 		return nil, err

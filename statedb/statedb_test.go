@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestGroupCommit checks that changes that arrive during a commit share the next one. A refused
-// change does not make the others fail.
+// TestGroupCommit checks that all changes that arrive during a commit share the next commit. A
+// refused change must not make the others fail.
 func TestGroupCommit(t *testing.T) {
 	const many = 100
 	g := newGate()
@@ -26,7 +26,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 	send(put(record("first")))
 	<-g.arrived
-	// The writer is in its first commit, so all further changes wait.
+	// The writer is in its first commit, so all further changes must wait.
 	var queued sync.WaitGroup
 	queued.Add(many + 1)
 	enter := func(fn func(*statedb.Tx) error) func(*statedb.Tx) error {
@@ -42,7 +42,7 @@ func TestGroupCommit(t *testing.T) {
 	}))
 	waitQueued(t, db, many+1)
 	g.pass <- struct{}{}
-	queued.Wait() // all changes run together, before the second commit
+	queued.Wait() // now all changes run together before the second commit
 	close(g.pass)
 	refused := 0
 	for range many + 2 {
@@ -85,7 +85,8 @@ func waitQueued(t *testing.T, db *statedb.DB, n int) {
 	}
 }
 
-// TestConcurrentWriters checks that many writers share commits, even if no commit is delayed.
+// TestConcurrentWriters checks that many writers share commits, although no commit waits for more
+// writers.
 func TestConcurrentWriters(t *testing.T) {
 	const writers, each = 32, 50
 	db, path := fresh(t, statedb.Options{})
@@ -155,7 +156,8 @@ func TestReadersSeeCommitted(t *testing.T) {
 	}
 }
 
-// TestSaveWithNext checks that a save is in memory at once, and that the next commit writes it.
+// TestSaveWithNext checks that the change of a save is in memory at once, and that the next commit
+// writes it.
 func TestSaveWithNext(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("v")))
@@ -189,8 +191,8 @@ func TestNothingToCommit(t *testing.T) {
 	}
 }
 
-// TestClose checks that Close commits changes that are only in memory. After Close, all changes are
-// refused.
+// TestClose checks that Close commits changes that are only in memory. After Close, the database
+// must refuse all changes.
 func TestClose(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, saveNext(db), put(record("v")))
@@ -212,7 +214,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestCloseUnderLoad checks a database that is closed under load. Every change is on disk or was
+// TestCloseUnderLoad closes a database under load. Every change must either be on disk or have been
 // refused.
 func TestCloseUnderLoad(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
@@ -275,7 +277,8 @@ func TestCancelledChange(t *testing.T) {
 	}
 }
 
-// TestVolumeOf checks that a storage volume has one id, also inside a transaction.
+// TestVolumeOf checks that VolumeOf finds the one id of a storage volume, also inside a
+// transaction.
 func TestVolumeOf(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("a")))
@@ -312,8 +315,8 @@ func TestVolumeOf(t *testing.T) {
 	do(t, again.Update, func(tx *statedb.Tx) error { of(tx, "ext-b", "b"); return nil })
 }
 
-// TestVolumeOfInOneCommit checks that a storage volume has one id, also among the changes of one
-// commit. One change can remove a value that an earlier one stored.
+// TestVolumeOfInOneCommit checks that VolumeOf also sees the other changes of the same commit. One
+// change can remove a value that an earlier change stored.
 func TestVolumeOfInOneCommit(t *testing.T) {
 	g := newGate()
 	db, _ := fresh(t, statedb.Options{Tap: g.tap})
@@ -350,9 +353,8 @@ func TestVolumeOfInOneCommit(t *testing.T) {
 	}
 }
 
-// TestSaveDuringCommit checks that a save of one volume does not wait for a commit about other
-// volumes. The save survives even if that commit fails. A save waits for a commit about the same
-// volume.
+// TestSaveDuringCommit checks that a save of one volume does not wait for a running commit of other
+// volumes, and survives a failure of this commit. A save must wait for a commit of the same volume.
 func TestSaveDuringCommit(t *testing.T) {
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	var hold atomic.Bool

@@ -26,17 +26,17 @@ func (c changes) volume(at address) *volume.Record {
 	return nil
 }
 
-// Table is one kind of stored value. It is a bucket with one JSON value for each key.
+// Table is one kind of stored value. It has its own bucket, with one JSON value for each key.
 type Table[V any] struct {
 	bucket string
 	key    func(V) string
-	check  func(V) error // checks a value against the rules of the domain
+	check  func(V) error // checks that a value follows the rules of the domain
 }
 
-// These are the tables of all kinds. A new kind needs one line here, and its bucket in the list of
+// The tables of all kinds of values. A new kind needs one line here, and its bucket in the list of
 // the package comment.
 var (
-	volumes = newTable("volumes", recordKey, unchecked[volume.Record]) // claims are in another bucket
+	volumes = newTable("volumes", recordKey, unchecked[volume.Record]) // without the claims, which have their own bucket
 	nodes   = newTable(bucketMeta, func(Node) string { return keyNode }, unchecked[Node])
 
 	Plugins        = newTable("plugins", func(p plugin.Record) string { return p.ID }, func(p plugin.Record) error { return volume.CheckPluginID(p.Of()) })
@@ -75,7 +75,7 @@ type Writer interface{ put(at address, v any) }
 // Get returns the value of a key.
 func (t *Table[V]) Get(from Reader, key string) (v V, ok bool) {
 	if got, ok := from.get(address{t.bucket, key}); ok {
-		return got.(V), true // only Put and read store values, and always of this type
+		return got.(V), true // Put and read store only values of this type
 	}
 	return v, false
 }
@@ -91,7 +91,7 @@ func (t *Table[V]) All(from Reader) []V {
 	return all
 }
 
-// Put stores a value. It replaces a value with the same key.
+// Put stores a value, and replaces the previous value with the same key.
 func (t *Table[V]) Put(to Writer, v V) { to.put(address{t.bucket, t.key(v)}, v) }
 
 // Delete deletes the value of a key.
@@ -120,10 +120,10 @@ func (t *Table[V]) checkStored(key string, v any) error {
 	return nil
 }
 
-// unchecked is the check of a kind without rules of its own. state.check checks the rules of
+// unchecked is the check function of tables that need none. Another function, state.check, checks
 // records.
 func unchecked[V any](V) error { return nil }
 
-// decode decodes a stored value like encoding/json. A start decodes thousands of values. This
-// implementation, the future encoding/json/v2, needs half the time, and less memory.
+// decode decodes a stored value in the same way as encoding/json. Open decodes thousands of values.
+// This implementation is the future encoding/json/v2, which needs half the time and less memory.
 func decode(raw []byte, v any) error { return jsonv1.Unmarshal(raw, v) }

@@ -25,8 +25,8 @@ func await(t *testing.T, is func() bool) {
 	}
 }
 
-// TestRefusedNotLogged checks a batch of an update and a logged save whose commit fails. After a
-// restart, the log must restore the save, but not the refused update.
+// TestRefusedNotLogged lets the commit of a batch fail. The batch contains an update and a logged
+// save. After a restart, the log must restore the change of the save, but not the refused update.
 func TestRefusedNotLogged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -55,7 +55,7 @@ func TestRefusedNotLogged(t *testing.T) {
 		return nil
 	}
 	wg.Go(func() { do(t, db.Update, same) })
-	<-began // a commit about the volume is running, so later changes of the volume must wait
+	<-began // a commit of the volume is running, so later changes of the volume must wait
 	wg.Go(func() {
 		err := db.Update(t.Context(), func(tx *statedb.Tx) error {
 			r, _ := tx.Volume("a")
@@ -88,8 +88,8 @@ func TestRefusedNotLogged(t *testing.T) {
 	}
 }
 
-// TestLoggedAfterDoubt checks that a record that is logged after a failed commit is newer than the
-// record that the commit may have written.
+// TestLoggedAfterDoubt logs a record after a failed commit. The logged record must be newer than
+// the record that the commit may have written.
 func TestLoggedAfterDoubt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -124,7 +124,7 @@ func TestLogIsBounded(t *testing.T) {
 	stop := make(chan struct{})
 	db, err := statedb.Open(path, statedb.Options{Tap: func(p statedb.Point) {
 		if most = max(most, sizeOf(t, path)); p == statedb.BeforeCommit {
-			<-time.After(time.Millisecond) // time for other changes
+			<-time.After(time.Millisecond) // so that other changes can arrive
 		}
 	}})
 	if err != nil {
@@ -232,7 +232,7 @@ func tell(args []string) error {
 		if err := db.Update(context.Background(), put(record(id))); err != nil {
 			return err
 		}
-		go func() { // causes commits about the volume most of the time
+		go func() { // commits the volume nearly all the time
 			for {
 				err := db.Update(context.Background(), func(tx *statedb.Tx) error {
 					r, _ := tx.Volume(id)
@@ -248,7 +248,7 @@ func tell(args []string) error {
 			for n := uint64(1); ; n++ {
 				err := saveVolume(context.Background(), db, id, func(r volume.Record) (volume.Record, volume.Saving) {
 					r.Node.Seq = n
-					return r, volume.Saving(n % 3) // all three kinds of save
+					return r, volume.Saving(n % 3) // uses all three ways to save
 				})
 				if err != nil {
 					failed <- err

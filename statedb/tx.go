@@ -6,15 +6,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tx is the state that one mutation sees. It is valid only while the mutation's function runs.
+// Tx is the state that one mutation sees. A Tx is valid only while the function of the mutation
+// runs.
 type Tx struct {
 	View
 	base *state  // the state in memory
 	past changes // changes by earlier mutations of the same commit
 	own  changes // changes by this mutation
 
-	busy  changes // changes that a running commit writes; the mutation must not depend on them
-	stale bool    // the mutation depends on a change in busy
+	// Changes that a running commit writes. The mutation must not depend on them.
+	busy  changes
+	stale bool // the mutation depends on a change in busy
 }
 
 func newTx(base *state, past, busy changes) *Tx {
@@ -82,17 +84,17 @@ func (tx *Tx) VolumeOf(driver, external string) (string, bool) {
 	})
 }
 
-// HolderOf returns the volume that uses a staging path. It ignores the volume whose id is but.
-// Target paths need no such search, because volumes with different staging paths have different
-// target paths.
-func (tx *Tx) HolderOf(path, but string) (string, bool) {
+// HolderOf returns the volume that uses a staging path. It ignores the volume whose id is except.
+// No similar search is needed for target paths, because volumes with different staging paths have
+// different target paths.
+func (tx *Tx) HolderOf(path, except string) (string, bool) {
 	return tx.find(tx.base.staging[path], func(r volume.Record) bool {
-		return r.Volume.ID != but && r.Held() && r.Node.StagingPath == path
+		return r.Volume.ID != except && r.Held() && r.Node.StagingPath == path
 	})
 }
 
-// find returns a volume that satisfies the condition is. It checks the changes of this commit, and
-// the volume whose id is indexed. That volume may have changed after it was indexed.
+// find returns a volume for which is returns true. It checks the volumes that this commit changes,
+// and the volume whose id is indexed, which may have changed after it was indexed.
 func (tx *Tx) find(indexed string, is func(volume.Record) bool) (string, bool) {
 	tx.stale = tx.stale || len(tx.busy) > 0
 	for _, c := range []changes{tx.own, tx.past} {

@@ -19,41 +19,43 @@ const (
 type Node struct {
 	ID        string `json:"id"`       // CSI node id, chosen at the first start
 	Boot      string `json:"boot"`     // boot id of the host when mounts were last made
-	Namespace uint64 `json:"ns"`       // mount namespace of the last agent that made mounts
-	DataDir   string `json:"data_dir"` // data dir in which the stored paths lie
-	// Clean is set by an agent that shuts down properly, and cleared at the next start. Only if it
-	// is set are the records certain to contain every completed step.
+	Namespace uint64 `json:"ns"`       // mount namespace of the last agent that mounted volumes
+	DataDir   string `json:"data_dir"` // data dir that contains the stored paths
+	// Clean is set when the agent shuts down properly, and cleared at the next start. Only if Clean
+	// is set do the records certainly contain every completed step.
 	Clean bool `json:"clean,omitempty"`
-	// Draining is set while the host is being emptied: new claims are refused.
+	// Draining is set while the host is being drained. The agent then refuses new claims.
 	Draining bool `json:"draining,omitempty"`
 	Loss     Loss `json:"loss,omitzero"`
 }
 
-// Loss describes the state database that this one replaced.
+// Loss describes an earlier state database that was lost or damaged, and that this database
+// replaced.
 type Loss struct {
-	At      time.Time `json:"at"`   // when this database was made
+	At      time.Time `json:"at"`   // time at which this database was made
 	Kept    string    `json:"kept"` // path of the damaged file; empty if the file was missing
 	Why     string    `json:"why"`
-	Volumes int       `json:"volumes"` // number of volumes that the agent adopted
+	Volumes int       `json:"volumes"` // number of volumes that the agent adopted without a record
 	Claims  int       `json:"claims"`
-	// Copy is the time of the copy that supplied the other records, or zero without a copy.
+	// Copy is the time of the automatic copy from which the other records were restored. It is zero
+	// if there was no copy.
 	Copy time.Time `json:"copy,omitzero"`
 }
 
-// Leftover holds the pending calls of a volume after a forced deregister. It contains the record at
-// that time. The agent makes the calls once the plugin is ready.
+// Leftover holds the pending calls of a volume after a forced deregister, as the record that the
+// volume had at that time. The agent makes the calls when the plugin is ready.
 type Leftover struct {
 	Record volume.Record  `json:"record"`
 	Claims []volume.Claim `json:"claims"`
 	Since  time.Time      `json:"since"`
 }
 
-// LeftoverOf returns the Leftover that stores the pending calls of a record.
+// LeftoverOf returns a Leftover that stores the pending calls of a record.
 func LeftoverOf(r volume.Record, since time.Time) Leftover {
 	return Leftover{Record: r, Claims: r.Ordered(), Since: since}
 }
 
-// Whole returns the record with its claims.
+// Whole returns the record together with its claims.
 func (d Leftover) Whole() volume.Record {
 	r := whole(d.Record, d.Claims)
 	r.Leftover = true
@@ -81,8 +83,8 @@ func StorageKey(driver, external string) string {
 
 func recordKey(r volume.Record) string { return r.Volume.ID }
 
-// registeredKey returns the key of a definition. Only the last component of the key may contain any
-// text.
+// registeredKey returns the key of a plugin definition. Only the instance may contain any
+// character, so it is the last component of the key.
 func registeredKey(d plugin.Definition) string {
 	return d.ID + "\x00" + d.Type + "\x00" + d.Instance
 }

@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// tendEvery is the interval at which the writer checks the files even if it writes nothing.
+	// tendEvery is the interval at which an idle writer checks that its files are still at their
+	// paths.
 	tendEvery = 30 * time.Second
-	// beginWithin is the maximum time that a change in the log waits until a commit begins.
+	// beginWithin is the maximum time from a change in the log to the beginning of its commit.
 	beginWithin = 50 * time.Millisecond
 	// flushAgain is the delay from a failed commit to its retry, unless a request causes an earlier
 	// commit.
 	flushAgain = 5 * time.Second
 )
 
-// writer runs all changes one after the other, and commits them.
+// writer runs all changes one after another, and commits them.
 type writer struct {
 	health
 	file    *file
@@ -32,17 +33,19 @@ type writer struct {
 
 	queue   chan *request
 	begin   chan struct{} // holds one token while a commit is requested
-	tending chan struct{} // requests a check of the files from the writer
+	tending chan struct{} // asks the writer to check its files
 	quit    chan struct{}
 	done    chan struct{}
 
-	// turn is held while a change runs and its result is stored in mem. During a commit, it is
-	// released while the commit writes to disk, unless the log is full.
+	// turn is held while a change runs and while its result is stored in mem. A commit releases
+	// turn while it writes to disk, unless the log is full.
 	turn  sync.Mutex
 	dirty changes // changes in memory that the file may lack; guarded by turn
-	busy  changes // changes that a commit is writing and that are not in memory yet; guarded by turn
-	ended bool    // the last commit was made; guarded by turn
-	// recalled is set while the log has uncommitted lines of an earlier agent. turn guards it.
+	// Changes that a commit is writing and that are not in memory yet. turn guards them.
+	busy  changes
+	ended bool // the writer has made its last commit; guarded by turn
+	// recalled is set while the log has lines of an earlier agent that are not committed. turn
+	// guards it.
 	recalled bool
 
 	// Only the writer goroutine uses the following fields.
@@ -73,14 +76,14 @@ func (w *writer) Happened(ctx context.Context, fn func(*Tx) error) error {
 	return w.send(ctx, newRequest(happened, fn))
 }
 
-// Save records an event that has already taken place, in memory. The rules for fn are the same as
-// in Update. fn returns how soon the event must be on disk:
+// Save records, in memory, an event that has already taken place. The rules for fn are the same as
+// in Update. The result of fn says how soon the event must be on disk:
 //
 //   - SaveWithNext: the next commit of any change writes the event. Until then, a power cut or a
 //     kill of the agent loses it.
 //   - SaveAtOnce: a commit writes the event within beginWithin, and Save does not wait. Until then,
 //     a power cut loses the event. A kill of the agent does not, because the event is in the log
-//     before any reader can see it. If the log cannot hold it, Save waits for a commit instead.
+//     before any reader can see it. If the log cannot hold the event, Save waits for a commit.
 //   - SaveFirst: like SaveAtOnce, but Save waits for the commit. After Save has returned nil, a
 //     power cut cannot lose the event.
 //
@@ -109,8 +112,8 @@ func (w *writer) Save(ctx context.Context, fn func(*Tx) volume.Saving) error {
 	return nil
 }
 
-// saveNow makes a change, even during a commit. It returns false without an effect if the change
-// depends on the running commit, or if the log cannot hold a change that must be logged.
+// saveNow makes a change, even during a commit. It returns false and changes nothing if the change
+// depends on the running commit, or if the change must be logged and the log cannot hold it.
 func (w *writer) saveNow(r *request) (done bool, err error) {
 	w.turn.Lock()
 	defer w.turn.Unlock()
@@ -135,7 +138,7 @@ func (w *writer) saveNow(r *request) (done bool, err error) {
 func (w *writer) commitSoon() {
 	select {
 	case w.begin <- struct{}{}:
-	default: // an earlier request is still pending
+	default: // the writer has not processed an earlier request yet
 	}
 }
 
@@ -159,8 +162,8 @@ func (w *writer) send(ctx context.Context, r *request) error {
 		return ctx.Err()
 	}
 
-	// The writer will process a queued request. An early return would hide the result from the
-	// caller.
+	// The writer has the request in its queue and will process it. Returning before that would hide
+	// the result from the caller.
 	select {
 	case err := <-r.done:
 		return err
@@ -210,7 +213,7 @@ func (w *writer) write() {
 			w.tend()
 		case <-begun:
 			begun = nil
-			w.flush() // has no effect if another commit has already written the changes
+			w.flush() // does nothing if another commit has already written the changes
 		case <-w.quit:
 			w.batch(w.drain(nil))
 			w.end()
@@ -234,8 +237,8 @@ func (w *writer) drain(batch []*request) []*request {
 	}
 }
 
-// admit returns an error to each update if the database or its log was replaced. It returns the
-// other requests.
+// admit answers each update with an error if another file has replaced the database or its log. It
+// returns the remaining requests.
 func (w *writer) admit(reqs []*request) (rest []*request) {
 	f := w.Foreign()
 	if f == nil {
@@ -263,8 +266,8 @@ func (w *writer) batch(reqs []*request) {
 		commit = commit || errs[i] == nil && r.verb != save
 	}
 
-	// If the commit fails, the updates are dropped, so they must not be in the log before the
-	// commit.
+	// A failed commit drops the updates, so they must not be in the log before the commit has
+	// succeeded.
 	for _, r := range reqs {
 		commit = commit || r.urgent() && w.log.addAll(r.own) != nil
 	}
@@ -295,8 +298,8 @@ func (w *writer) batch(reqs []*request) {
 	}
 }
 
-// run runs the requested changes, each on top of the earlier ones. It skips updates if the argument
-// updates is false.
+// run runs the requested changes. Each change sees the changes of the earlier ones. If the argument
+// updates is false, run skips updates.
 func (w *writer) run(reqs []*request, updates bool) (changes, []error) {
 	all, errs := changes{}, make([]error, len(reqs))
 	for i, r := range reqs {
@@ -322,7 +325,7 @@ func (w *writer) unsaved() bool {
 func (w *writer) flush() {
 	w.turn.Lock()
 	defer w.turn.Unlock()
-	_ = w.commit(changes{}) // Fault reports the error
+	_ = w.commit(changes{}) // Fault returns this error later
 }
 
 // end makes the last commit.
@@ -339,10 +342,11 @@ func (w *writer) end() {
 	}
 }
 
-// commit writes c and all other changes that the file lacks. The caller holds turn. commit releases
-// turn while it writes, but during that time only saves that do not depend on c are possible. The
-// caller applies c to memory after commit returns, or discards c. If the log is full, commit does
-// not release turn, because a new line would prevent it from emptying the log.
+// commit writes c and all other changes that the file lacks. The caller must hold turn. commit
+// releases turn while it writes. During that time, the only possible changes are saves that do not
+// depend on c. After commit returns, the caller applies c to memory or discards c. If the log is
+// full, commit does not release turn, because a new line would prevent commit from emptying the
+// log.
 func (w *writer) commit(c changes) error {
 	whole := w.dirty
 	maps.Copy(whole, c)
@@ -395,13 +399,13 @@ func (w *writer) writeOut(whole changes) error {
 	return nil
 }
 
-// doubt handles the changes of a failed commit. If only the last sync failed, the changes may be in
-// the file, now or after the next commit. The next commit therefore writes the values from memory
-// for all these keys. Memory continues from the generations of the failed commit, so that later log
-// lines are newer.
+// doubt handles the changes of a failed commit. If only the last sync failed, these changes may be
+// in the file, either now or after the next commit. The next commit therefore writes the values
+// from memory for all these keys. The generations in memory continue after those of the failed
+// commit, so that later log lines are newer.
 func (w *writer) doubt(c changes) {
 	for at := range c {
-		now, _ := w.mem.state.get(at) // nil if the next commit must delete it
+		now, _ := w.mem.state.get(at) // nil if the key must be deleted
 		if at.bucket == volumes.bucket {
 			tried := c.volume(at)
 			w.stored.doubt(at.key, tried)
@@ -417,7 +421,7 @@ func (w *writer) doubt(c changes) {
 }
 
 // Fault returns the reason why the last commit failed or the next one will fail, or nil if no
-// reason is known. The reason is a *Foreign if a file was replaced.
+// reason is known. The reason is a *Foreign if another file has replaced the database or the log.
 func (w *writer) Fault() error {
 	if f := w.Foreign(); f != nil {
 		return f
@@ -428,7 +432,7 @@ func (w *writer) Fault() error {
 	return w.file.fault()
 }
 
-// Foreign returns the file that replaced the database or the log, or nil.
+// Foreign returns an error if another file has replaced the database or the log, or nil.
 func (w *writer) Foreign() *Foreign {
 	if f := w.log.Foreign(); f != nil {
 		return f
@@ -436,9 +440,9 @@ func (w *writer) Foreign() *Foreign {
 	return w.file.Foreign()
 }
 
-// Verify reads the file of an open database again and checks it against the rules of Check. It does
-// not check bbolt's page structure. It may block on slow storage. If the last commit failed, Verify
-// returns that error and does not read the file.
+// Verify reads the file of an open database again and checks its values like Check. It does not
+// check bbolt's page structure. It may block on slow storage. If the last commit failed, Verify
+// returns the error of that commit and does not read the file.
 func (w *writer) Verify() error {
 	if err := w.Fault(); err != nil {
 		return err
@@ -454,9 +458,9 @@ func (w *writer) keepCopy() error {
 	return w.backups.rotate()
 }
 
-// tend checks the files at intervals, because an idle database makes no commit that would check
-// them.
+// tend checks that the files are still at their paths. The writer calls it at intervals, because an
+// idle database makes no commits, which would also check the files.
 func (w *writer) tend() {
-	_ = w.file.keepPlace() // Fault reports the error
-	_ = w.log.keepPlace()  // the next line or the next tend tries again
+	_ = w.file.keepPlace() // Fault returns this error later
+	_ = w.log.keepPlace()  // the next log line or the next call of tend retries
 }

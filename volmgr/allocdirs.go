@@ -2,12 +2,13 @@ package volmgr
 
 import "sync"
 
-// allocDirs tracks the directories that contain the targets of one alloc. The first volume of an
-// alloc makes the directory, and the last one removes it. These steps can overlap, so drop must not
-// remove a directory that a publish needs. The lock is free during a call to the plugin.
+// allocDirs tracks the directories that contain the targets of one alloc. The publish of an alloc's
+// first volume makes the directory, and the unpublish of its last volume removes it. These steps
+// can overlap, so drop must not remove a directory that a publish needs. The mutex is not held
+// during a call to the plugin.
 type allocDirs struct {
 	mu    sync.Mutex
-	inUse map[string]int // number of running publishes, by directory
+	inUse map[string]int // number of running publishes for each directory
 }
 
 // enter makes a directory and protects it from drop until the caller calls leave.
@@ -32,8 +33,8 @@ func (d *allocDirs) leave(dir string) {
 	}
 }
 
-// drop removes a directory unless a publish needs it. In that case, the unpublish of the new volume
-// drops the directory later.
+// drop removes a directory unless a running publish needs it. A directory that drop keeps is
+// removed by a later unpublish.
 func (d *allocDirs) drop(dir string, rmdir func(string) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

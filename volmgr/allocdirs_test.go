@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// plugin answers OK to all calls. It calls the function of the test for a publish.
+// fakePlugin answers OK to all calls. During a publish, it calls a function of the test.
 type fakePlugin struct {
 	publish func(target string)
 }
@@ -40,8 +40,8 @@ func (p fakePlugin) NodeUnpublish(_ context.Context, r call.NodeUnpublishRequest
 	return nil
 }
 
-// TestAllocDirStays checks that the directory of an alloc stays while a volume is being published
-// there, even if the last other volume of the alloc is unpublished.
+// TestAllocDirStays unpublishes the last other volume of an alloc while a volume is being
+// published. The directory of the alloc must remain.
 func TestAllocDirStays(t *testing.T) {
 	host, err := mount.New()
 	if err != nil {
@@ -69,7 +69,7 @@ func TestAllocDirStays(t *testing.T) {
 			t.Errorf("the release of another volume took the directory away: %v", err)
 		}
 	}
-	do(call.NodePublish, "data") // the target has no mount, which does not matter in this test
+	do(call.NodePublish, "data") // the fake makes no mount at the target, which does not matter in this test
 	do(call.NodeUnpublish, "other")
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("a release took away what still holds a target: %v", err)

@@ -9,20 +9,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A plugin's list of published nodes may be older than the state of its storage. The agent repeats
-// the request until the list agrees with the last call, or the time is up.
+// A plugin's list of published nodes may not show the last call yet. The agent repeats the request
+// until the list agrees with that call, or until agreeWithin has passed.
 const (
 	agreeWithin = 5 * time.Second
 	agreeEvery  = 200 * time.Millisecond
 	maxPages    = 10000
 )
 
-// controllerStep connects a volume to this host by the controller of its plugin, or undoes that.
+// controllerStep connects a volume to this host through the controller of its plugin, or
+// disconnects it.
 type controllerStep struct{ step }
 
-// checked returns the outcome of a successful ControllerPublishVolume or ControllerUnpublishVolume,
-// after a check of the plugin's list of published nodes. It makes the check only if a late effect
-// of an earlier call is possible, and the plugin has the capability LIST_VOLUMES_PUBLISHED_NODES.
+// checked returns the outcome of a ControllerPublishVolume or ControllerUnpublishVolume that
+// succeeded. It first compares the result with the plugin's list of published nodes. It compares
+// them only if an earlier call may still take effect, and if the plugin has the capability
+// LIST_VOLUMES_PUBLISHED_NODES.
 func (s controllerStep) checked(p call.Caller, out volume.Outcome, attached bool) volume.Outcome {
 	late := slices.ContainsFunc(s.r.Node.Watches, func(w volume.Watch) bool { return w.Attachment })
 	if caps := s.view.Info.Caps; !late || !caps.PublishedNodes || !caps.Get && !caps.List {
@@ -49,8 +51,8 @@ func (s controllerStep) checked(p call.Caller, out volume.Outcome, attached bool
 	}
 }
 
-// publishedNodes returns the nodes on which the plugin has published the volume. It returns none if
-// the plugin does not list the volume.
+// publishedNodes returns the nodes on which the plugin has published the volume. If the plugin does
+// not list the volume, the result is empty.
 func (s controllerStep) publishedNodes(p call.Caller) ([]string, error) {
 	id := s.r.Volume.ExternalID
 	if s.view.Info.Caps.Get {

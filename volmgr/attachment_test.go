@@ -13,10 +13,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// lister answers OK to ControllerPublish and ControllerUnpublish. It lists the published nodes that
-// the test prepared.
+// lister is a plugin that answers OK to ControllerPublish and ControllerUnpublish. Its lists of
+// published nodes come from the test.
 type lister struct {
-	nodes [][]string // the answers to successive calls; the last answer is repeated
+	nodes [][]string // one list for each request; the last list is used repeatedly
 	asked int
 }
 
@@ -53,8 +53,9 @@ func (l *lister) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (ca
 	return call.VolumePage{Entries: []call.StorageVolume{v}}, err
 }
 
-// TestAttachmentChecked checks a call on the attachment that follows a call of unknown outcome. The
-// plugin's list of published nodes must decide whether the call had its effect.
+// TestAttachmentChecked makes a ControllerPublishVolume or ControllerUnpublishVolume after a call
+// of unknown outcome. The plugin's list of published nodes must decide whether the new call
+// succeeded.
 func TestAttachmentChecked(t *testing.T) {
 	here, nowhere := []string{"m", "n"}, []string{"m"}
 	late := []volume.Watch{{Attachment: true, Undo: true}}
@@ -66,7 +67,7 @@ func TestAttachmentChecked(t *testing.T) {
 		caps    plugin.Caps
 		watches []volume.Watch
 		nodes   [][]string
-		asked   int // expected number of requests; 0 means at least two, -1 means none
+		asked   int // expected number of list requests; 0 means at least two, -1 means none
 		ok      bool
 	}{
 		{"attached", call.ControllerPublish, get, late, [][]string{here}, 1, true},

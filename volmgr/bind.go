@@ -9,10 +9,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// bindStep binds a volume at the own directory of a claim, or undoes that.
+// bindStep bind-mounts a volume on the own directory of a claim, or unmounts it there.
 type bindStep struct{ step }
 
-// bind mounts a published target at the claim's own directory.
+// bind bind-mounts a published target on the claim's own directory.
 func (s bindStep) bind() volume.Outcome {
 	c := s.claim()
 	place, err := s.place(c)
@@ -26,7 +26,7 @@ func (s bindStep) bind() volume.Outcome {
 	opts := mount.Options{ReadOnly: c.ReadOnly && c.Mode.Attachment == call.FileSystem, Flags: c.Flags()}
 
 	switch {
-	case sight.Seen == volume.SeenMount && ours(c, sight): // an agent made the bind before it crashed
+	case sight.Seen == volume.SeenMount && ours(c, sight): // an earlier agent made the bind mount before it crashed
 		if err := place.SetOptions(s.ctx, opts); err != nil {
 			return s.outcome(err)
 		}
@@ -47,8 +47,9 @@ func (s bindStep) bind() volume.Outcome {
 	return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Warning: warning}
 }
 
-// noPlace returns the outcome of a bind that could not open the claim's own directory. The agent
-// retries if the lookup got no answer. All other causes require a change by the user.
+// noPlace returns the outcome of a bind that could not open the claim's own directory. If the
+// storage of the directory did not answer, the agent retries. In all other cases, the user must
+// change something first.
 func (s bindStep) noPlace(err error) volume.Outcome {
 	var hung *mount.HungError
 	if errors.As(err, &hung) || s.ctx.Err() != nil {
@@ -57,8 +58,8 @@ func (s bindStep) noPlace(err error) volume.Outcome {
 	return s.changeFirst(err)
 }
 
-// lookAt observes the mount at the claim's own directory. While a caller lends that directory,
-// lookAt does not open it by its path.
+// lookAt observes the mount on the claim's own directory. If the caller of the request has passed a
+// descriptor of the directory, lookAt uses the descriptor p and does not open the path.
 func (s bindStep) lookAt(p *mount.Place) volume.Sight {
 	if p != nil && p.Lent() {
 		return p.Look()
@@ -66,8 +67,9 @@ func (s bindStep) lookAt(p *mount.Place) volume.Sight {
 	return bindSight(s.m.o.Host.Look(s.ctx, s.claim().At))
 }
 
-// place returns the directory or file on which the volume of a claim must be bound. It uses the
-// descriptor that the caller lends or, without one, opens the claim's path.
+// place returns the directory or file on which the agent must bind-mount the volume. It uses the
+// descriptor that the caller of the request has passed. Without a descriptor, it opens the claim's
+// path.
 func (s bindStep) place(c volume.Claim) (*mount.Place, error) {
 	p := s.m.loans.lent(s.r.Volume.ID, c)
 	if p == nil {
@@ -86,8 +88,8 @@ func (s bindStep) place(c volume.Claim) (*mount.Place, error) {
 	return p, nil
 }
 
-// bindSight returns an observation of the claim's own directory as a claim must see it. An
-// on-demand mount (autofs) lies under the volume, so it counts as no mount.
+// bindSight corrects the observation of a claim's own directory. An on-demand mount (autofs) is
+// below the volume's mount, so bindSight treats it as no mount.
 func bindSight(s volume.Sight) volume.Sight {
 	if mount.OnDemand(s) {
 		return volume.Sight{}
@@ -95,7 +97,7 @@ func bindSight(s volume.Sight) volume.Sight {
 	return s
 }
 
-// detail returns the detail of an observation in the form of a suffix for a message.
+// detail returns the detail of an observation as a suffix for a message.
 func detail(s volume.Sight) string {
 	if s.Detail == "" {
 		return ""
@@ -103,19 +105,20 @@ func detail(s volume.Sight) string {
 	return ": " + s.Detail
 }
 
-// changeFirst returns the outcome of a failure that only a change by the user can solve.
+// changeFirst returns the outcome of a failure that the agent does not retry until a user changes
+// something.
 func (s step) changeFirst(err error) volume.Outcome {
 	out := s.unsent(err)
 	out.Err.Retry = volume.RetryChange
 	return out
 }
 
-// unbind unmounts the bind at the claim's own directory if the agent made it. Any other mount
-// belongs to the user and stays. If such a mount covers the agent's bind, the user must remove it
-// before.
+// unbind unmounts the claim's own directory if the agent made the mount. Any other mount belongs to
+// the user and remains. If such a mount covers the mount of the agent, the user must first remove
+// the covering mount.
 func (s bindStep) unbind() volume.Outcome {
 	c := s.withMount(s.claim())
-	if err := s.m.o.Host.Settled(s.ctx, c.At); err != nil { // otherwise a late bind would stay undiscovered
+	if err := s.m.o.Host.Settled(s.ctx, c.At); err != nil { // without this wait, a late bind mount could remain undetected
 		return s.outcome(fmt.Errorf("cannot unmount %s yet: %w", c.At, err))
 	}
 
@@ -147,8 +150,8 @@ func (s bindStep) unbind() volume.Outcome {
 	return s.nothing(s.lookAt(lent))
 }
 
-// notOurs returns the outcome for a foreign mount at the claim's own directory, which the agent
-// leaves in place. It returns an error if the agent's bind lies below that mount.
+// notOurs returns the outcome if a foreign mount is on the claim's own directory. The agent leaves
+// this mount in place. If the foreign mount covers the mount of the agent, the outcome is an error.
 func (s bindStep) notOurs(c volume.Claim) volume.Outcome {
 	entries, err := s.m.o.Host.Under(c.At)
 	if err != nil {
@@ -164,8 +167,8 @@ func (s bindStep) notOurs(c volume.Claim) volume.Outcome {
 	return volume.Outcome{Warning: fmt.Sprintf("the mount at %s does not belong to this claim and stays", c.At)}
 }
 
-// withMount returns the claim with the mount at its target. A crash may have interrupted the
-// publish before the agent recorded that mount.
+// withMount returns the claim with the mount that is now at its target. A crash may have
+// interrupted the publish before the agent recorded the mount.
 func (s bindStep) withMount(c volume.Claim) volume.Claim {
 	if sight := s.m.o.Host.Look(s.ctx, c.Target); c.Mount == nil && sight.Seen == volume.SeenMount {
 		c.Mount = &sight.Identity
@@ -173,8 +176,8 @@ func (s bindStep) withMount(c volume.Claim) volume.Claim {
 	return c
 }
 
-// ours reports whether a mount is a bind of the claim's target. Such a mount shows the same
-// directory of the same file system.
+// ours reports whether a mount is a bind mount of the claim's target. In that case, it shows the
+// same directory of the same file system.
 func ours(c volume.Claim, s volume.Sight) bool {
 	return c.Mount != nil && s.Identity.Device == c.Mount.Device && s.Identity.Root == c.Mount.Root && s.Identity.Boot == c.Mount.Boot
 }

@@ -17,21 +17,21 @@ type Copy struct {
 	NodeID, DataDir, Boot string
 	Namespace             uint64
 	Records, Debts        []volume.Record
-	Plugins               map[string]plugin.Info // by plugin
+	Plugins               map[string]plugin.Info // answers of the plugins, by plugin id
 }
 
-// FromCopy is the part of an automatic copy that the agent adopts.
+// FromCopy is the part of an automatic copy that the agent can adopt.
 type FromCopy struct {
-	Proven  []volume.Note   // claims without a note whose recorded mount is present
-	Records []volume.Record // volumes without a note and without a proven claim
+	Proven  []volume.Note   // claims whose recorded mount is present although they have no note
+	Records []volume.Record // volumes without a note and without a claim in Proven
 	Debts   []volume.Record
-	// LeftOut lists the volumes that the agent does not adopt, each with the reason.
+	// LeftOut lists the volumes that the agent cannot adopt, each with the reason.
 	LeftOut []string
 }
 
 // FromCopy compares an automatic copy with the mount table and returns the part that the agent can
-// adopt. It leaves out a volume with a mount that neither a note nor the copy explains. Otherwise,
-// the calls that undo the volume could harm a process that uses the mount. FromCopy changes nothing
+// adopt. It omits a volume that has a mount which neither a note nor the copy explains. If the
+// agent undid such a volume, it could harm a process that uses the mount. FromCopy changes nothing
 // on the host.
 func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (out FromCopy, err error) {
 	ctx, cancel := context.WithTimeout(ctx, adoptWithin)
@@ -41,7 +41,7 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 		return out, err
 	}
 
-	mounted := map[string]string{} // from the last component of the path
+	mounted := map[string]string{} // maps the last component of each mount point to the mount point
 	for _, e := range entries {
 		mounted[filepath.Base(e.Path)] = e.Path
 	}
@@ -50,7 +50,7 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 		out.LeftOut = append(out.LeftOut, fmt.Sprintf("%s %q: %s is mounted, and nothing explains it", what, id, path))
 	}
 
-	known, noted := map[string]bool{}, map[string]bool{} // volumes, and claims by the paths of their notes
+	known, noted := map[string]bool{}, map[string]bool{} // sets of volume ids and of the paths of notes
 	for _, n := range notes {
 		known[n.Record.Volume.ID], noted[m.NotePath(n.Record.Volume, n.Claim.Alloc)] = true, true
 	}
@@ -88,8 +88,7 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 	return out, nil
 }
 
-// proven returns notes for the claims of a record that have no note, but whose recorded mount is
-// present.
+// proven returns a note for each claim that has no note, but whose recorded mount is present.
 func (m *Manager) proven(r volume.Record, o volume.Observed, c Copy, noted map[string]bool) (proven []volume.Note) {
 	for _, claim := range r.Ordered() {
 		is := o.Targets[claim.Alloc].Is(claim.Mount) || o.Binds[claim.Alloc].Is(claim.BoundMount)
@@ -103,7 +102,7 @@ func (m *Manager) proven(r volume.Record, o volume.Observed, c Copy, noted map[s
 	return proven
 }
 
-// observeAll observes the paths of records, several records at a time. After a reboot, it observes
+// observeAll observes the paths of several records concurrently. After a reboot, it observes
 // nothing, because no volume can still be mounted.
 func (m *Manager) observeAll(ctx context.Context, records []volume.Record, entries []mount.Entry, booted bool) []volume.Observed {
 	seen := make([]volume.Observed, len(records))

@@ -13,16 +13,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These are the modes of the directories below the root. In a passable directory, other users can
-// open known names but cannot list them. Only root may enter a closed directory.
+// These constants are the modes of the directories below the root. In a passable directory, other
+// users can open a known name but cannot list the names. Only root can enter a closed directory.
 const (
 	passable = 0o711
 	closed   = 0o700
 )
 
-// MakeDir makes a directory for mounts, and its missing parents below the root. The place of a
-// directory decides its mode. A directory that other users must pass is closed until openTo opens
-// it.
+// MakeDir makes a directory for mounts, and its missing parents below the root. The mode depends on
+// the path of the directory. The directory of an alloc is closed until openTo opens it.
 func (m *Manager) MakeDir(dir string) error {
 	err := os.Mkdir(dir, modeOf(m.o.Root, dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +30,7 @@ func (m *Manager) MakeDir(dir string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
-		err = os.MkdirAll(dir, closed) // MkdirAll refuses a path that is not a directory
+		err = os.MkdirAll(dir, closed) // MkdirAll returns an error if the path is not a directory
 	}
 	if err != nil && !errors.As(err, new(*makeError)) {
 		return &makeError{err}
@@ -39,15 +38,15 @@ func (m *Manager) MakeDir(dir string) error {
 	return err
 }
 
-// makeError is the error of a directory that could not be made. It avoids repeated words in the
-// message of a recursive call.
+// makeError is the error of a directory that MakeDir could not make. With this type, the message of
+// a recursive call does not repeat the same words.
 type makeError struct{ err error }
 
 func (e *makeError) Error() string { return fmt.Sprintf("cannot make directory: %v", e.err) }
 
 func (e *makeError) Unwrap() error { return e.err }
 
-// modeOf returns the mode that a new directory below the root gets.
+// modeOf returns the mode for a new directory below the root.
 func modeOf(root, dir string) os.FileMode {
 	above := filepath.Dir(dir)
 	perPlugin := above == root
@@ -58,7 +57,7 @@ func modeOf(root, dir string) os.FileMode {
 	return closed
 }
 
-// openTo lets other users reach the claim's target, if they use the volume at that path. The caller
+// openTo permits other users to reach the claim's target, unless the target is private. The caller
 // must have called allocDirs.enter for the directory.
 func openTo(c volume.Claim) error {
 	if c.Private() {
@@ -67,8 +66,8 @@ func openTo(c volume.Claim) error {
 	return chmod(filepath.Dir(c.Target), passable)
 }
 
-// dropDirs removes the empty directories of a target. If the alloc's directory then contains only
-// private targets, dropDirs closes it again.
+// dropDirs removes the directories of a target that are now empty. If the alloc's directory then
+// contains only private targets, dropDirs closes the directory again.
 func (m *Manager) dropDirs(target string, rmdir func(string) error) error {
 	for _, dir := range volume.TargetDirs(target) {
 		err := m.dirs.drop(dir, func(dir string) error {
@@ -108,10 +107,10 @@ func chmod(dir string, mode os.FileMode) error {
 	return nil
 }
 
-// RepairModes gives the directories below the root the modes that this release uses. records must
-// contain every volume that may be mounted. The directory of an alloc stays open if it contains a
-// target for other users. RepairModes changes no mount. The error names each directory that it
-// could not change.
+// RepairModes sets the modes of the directories below the root to those that this release uses. The
+// parameter records must contain every volume that may be mounted. The directory of an alloc
+// remains open if it contains a target for other users. RepairModes changes no mount. The error
+// names each directory that could not be changed.
 func (m *Manager) RepairModes(ctx context.Context, records []volume.Record) error {
 	open := map[string]bool{}
 	for _, r := range records {
@@ -154,7 +153,7 @@ func (m *Manager) RepairModes(ctx context.Context, records []volume.Record) erro
 	return errors.Join(errs...)
 }
 
-// notEmpty reports whether rmdir failed because the directory has entries.
+// notEmpty reports whether rmdir failed because the directory is not empty.
 func notEmpty(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST)
 }

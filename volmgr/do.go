@@ -39,14 +39,14 @@ func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p pl
 	case volume.Prove:
 		return s.prove()
 	default:
-		return volume.Outcome{} // this step changes only the record
+		return volume.Outcome{} // such a step changes only the record
 	}
 }
 
-// Observe observes every path of a record, except the path in now, which the caller has just
+// Observe observes every path of a record. It skips the path in now, which the caller has just
 // observed. Each observation has a time limit, so a hanging path does not delay the others. Observe
-// does not open the paths of unwanted claims, because an open mount would be busy during the
-// unmount.
+// does not open the paths of unwanted claims, because an open file would keep the mount busy during
+// the unmount.
 func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed {
 	o := volume.Observed{
 		Boot:    m.o.Host.Boot(),
@@ -71,7 +71,7 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimp
 		wanted = wanted || c.Wanted
 		leaving[c.Target], leaving[c.At] = !c.Wanted, !c.Wanted
 		look(c.Target, func(s volume.Sight) { o.Targets[alloc] = s })
-		if s, lent := m.unwalked(r.Volume.ID, c); lent && c.At != "" && c.At != now.Path {
+		if s, lent := m.lentSight(r.Volume.ID, c); lent && c.At != "" && c.At != now.Path {
 			o.Binds[alloc] = s
 			continue
 		}

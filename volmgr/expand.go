@@ -7,11 +7,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// expandStep expands a volume, on the storage or on this host.
+// expandStep expands the storage of a volume, or the mounted volume on this host.
 type expandStep struct{ step }
 
 // controllerExpand calls ControllerExpandVolume. The requested size is already on disk. If the
-// volume already has that size, the plugin answers OK.
+// volume already has this size, the plugin answers OK.
 func (s expandStep) controllerExpand() volume.Outcome {
 	caps := s.view.Info.Caps
 	if !caps.Expand {
@@ -75,7 +75,7 @@ func (s expandStep) nodeExpand() volume.Outcome {
 	return out
 }
 
-// most returns the largest allowed size of a volume, or 0 if it has no limit.
+// most returns the maximum size of a volume, or 0 if there is no maximum.
 func (s expandStep) most() int64 {
 	if m := s.r.Volume.CapacityMax; m >= s.a.Size {
 		return m
@@ -87,7 +87,7 @@ func (s expandStep) tooSmall(got int64) string {
 	return fmt.Sprintf("the plugin answered OK with %s, and %s was asked for", volume.Size(got), volume.Size(s.a.Size))
 }
 
-// cannot returns the outcome for a call that the plugin offered in the past, but offers no longer.
+// cannot returns the outcome of a call that the plugin supported earlier, but no longer supports.
 func (s expandStep) cannot() volume.Outcome {
 	return s.unsent(&volume.CallError{
 		Step: string(s.a.Kind), Code: volume.CodeUnimplemented, Message: "the plugin does not have this call", Retry: volume.RetryNever, Answered: true,

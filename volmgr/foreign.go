@@ -9,19 +9,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// foreign returns an error if the step would unmount a foreign mount on top of the volume. A plugin
-// unmounts the top mount without a check of its origin. The content of a foreign mount could be
-// lost.
+// foreign returns an error if the step would unmount a foreign mount that covers the volume. A
+// plugin unmounts the top mount without checking who made it. The data in a foreign mount could
+// then be lost.
 //
-// foreign compares the top mount with the recorded one. If the agent died before it could record a
-// mount, the top mount counts as the plugin's.
+// foreign compares the top mount with the recorded mount. If no mount is recorded, because the
+// agent died too early, foreign assumes that the plugin made the top mount.
 func (s step) foreign() volume.Outcome {
 	made := s.made()
 	if made == nil {
 		return volume.Outcome{}
 	}
 
-	// The check does not open the mount, because an open mount would be busy during the unmount.
+	// The check does not open the mount, because an open file would keep the mount busy during the
+	// unmount.
 	sight := s.m.o.Host.LookAll(s.ctx, []string{s.a.Path}, map[string]bool{s.a.Path: true})[0]
 	known := sight.Identity != volume.MountIdentity{}
 	if !known || made.Shows(sight.Identity) {
@@ -33,7 +34,7 @@ func (s step) foreign() volume.Outcome {
 	return s.busy(out, s.a.Path)
 }
 
-// describe describes a mount in the words of findmnt(8).
+// describe describes a mount with the terms of findmnt(8).
 func (s step) describe(sight volume.Sight) string {
 	words := fmt.Sprintf("a mount of type %s", sight.Identity.FSType)
 	entries, err := s.m.o.Host.Under(s.a.Path)
@@ -50,8 +51,8 @@ func (s step) describe(sight volume.Sight) string {
 	return words
 }
 
-// made returns the recorded mount at the step's path, or nil. For a pending call, that is the mount
-// that the agent undid without the plugin in this boot.
+// made returns the recorded mount at the step's path, or nil. For a pending call, made returns the
+// mount that the agent unmounted earlier in this boot without calling the plugin.
 func (s step) made() *volume.MountIdentity {
 	if s.a.Pending {
 		for _, d := range s.r.Node.PendingCalls {
@@ -73,7 +74,7 @@ func (s step) made() *volume.MountIdentity {
 	}
 }
 
-// busy returns the outcome of a failure with the users of a mount, and with a remedy that stops the
+// busy adds the users of a mount to the outcome of a failed step, with a remedy that stops the
 // first user.
 func (s step) busy(out volume.Outcome, path string) volume.Outcome {
 	for _, h := range s.m.o.Host.Holders(path) {

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr"
 )
 
-// FuzzNote checks that the agent never changes a file beside the mounts. A file that the agent
-// accepts as a note must be a valid note of the claim in its name.
+// FuzzNote checks that the agent never changes a file that it finds instead of a note. If the agent
+// accepts a file as a note, the content must be a valid note of the claim in the file's name.
 func FuzzNote(f *testing.F) {
 	good, err := json.Marshal(note("good", "x"))
 	if err != nil {

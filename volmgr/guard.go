@@ -9,8 +9,8 @@ import (
 )
 
 // Guard reports whether the claim's own directory has a guard or can get one. A guard refuses
-// writes while nothing is mounted on the directory. Guard changes nothing. It returns GuardNone if
-// the check fails, because the later bind reports the problem.
+// writes while no volume is mounted on the directory. Guard changes nothing. If the check fails,
+// Guard returns GuardNone, because the later bind reports the problem.
 func (m *Manager) Guard(ctx context.Context, id, alloc, at string) (mount.Guard, volume.GuardedDir) {
 	none := volume.GuardedDir{Path: at}
 	p := m.loans.lent(id, volume.Claim{Alloc: alloc, Terms: volume.Terms{At: at}})
@@ -34,15 +34,15 @@ func (m *Manager) Guard(ctx context.Context, id, alloc, at string) (mount.Guard,
 	return g, dir
 }
 
-// Unguard removes the guard of a directory, which makes the directory writable again. It finds a
+// Unguard removes the guard of a directory, so that the directory is writable again. It finds a
 // renamed directory by its file handle. It succeeds if the directory does not exist or has no
 // guard. It fails if a mount covers the directory, or if it cannot find the directory.
 func (m *Manager) Unguard(dir volume.GuardedDir) error {
 	return m.o.Host.Unguard(context.Background(), dir)
 }
 
-// guard sets the guard of a directory if the record permits that. If it fails, it returns a
-// warning, and the agent still mounts the volume.
+// guard sets the guard of a directory if the record permits a guard. A failure is only a warning,
+// because the agent can still mount the volume.
 func (s step) guard(p *mount.Place, c volume.Claim) (warning string) {
 	if c.AtWritable || !slices.Contains(s.r.Guards, c.At) {
 		return ""

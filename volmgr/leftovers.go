@@ -13,22 +13,24 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Leftover is an unknown file or directory in a place for mounts below the root.
+// Leftover is an unknown file or directory below the root, at a path that is reserved for mounts.
 type Leftover struct {
 	Path     string
 	Contents mount.Contents
-	Err      error // why the agent could not examine the path; nil if it could
+	Err      error // reason why the agent could not examine the path, or nil
 }
 
-// all is the limit for a list of every entry. some is the limit for a list in a message.
+// all makes a list contain every entry of a directory. some is the maximum number of entries for a
+// message.
 const (
 	all  = -1
 	some = 4
 )
 
-// Leftovers returns the unknown names in all places for mounts below the root, and the empty
-// directories of allocs. It leaves out the known paths and their parents, and does not read mounted
-// directories. The error names each directory that it could not list.
+// Leftovers returns the unknown files and directories below the root, at all paths that are
+// reserved for mounts. It also returns the empty directories of allocs. It omits the known paths
+// and their parents, and does not read mounted directories. The error names each directory that
+// could not be listed.
 func (m *Manager) Leftovers(ctx context.Context, known map[string]bool) (found []Leftover, err error) {
 	l := lister{m: m, ctx: ctx, known: known}
 	for _, plugin := range l.names(m.o.Root, true) {
@@ -48,7 +50,7 @@ func (m *Manager) Leftovers(ctx context.Context, known map[string]bool) (found [
 	return l.found, errors.Join(l.errs...)
 }
 
-// lister builds the list of leftovers.
+// lister collects the leftovers.
 type lister struct {
 	m     *Manager
 	ctx   context.Context
@@ -72,20 +74,20 @@ func (l *lister) look(path string) {
 
 	c, err := l.m.o.Host.Contents(l.ctx, path, some, false)
 	if err == nil && (c.Mounted || c.Kind == mount.KindNone) {
-		return // the mount table shows mounts, and a missing path is no leftover
+		return // the path is mounted or no longer exists, so it is not a leftover
 	}
 
 	l.found = append(l.found, Leftover{Path: path, Contents: c, Err: err})
 }
 
-// alloc examines the directory of one alloc, including its private targets. An empty directory is a
-// leftover, too.
+// alloc examines the directory of one alloc, including its private targets. An empty directory also
+// counts as a leftover.
 func (l *lister) alloc(dir string) {
 	c, err := l.m.o.Host.Contents(l.ctx, dir, all, false)
 	switch {
 	case err != nil:
 		l.errs = append(l.errs, err)
-	case c.Mounted, c.Kind != mount.KindDir: // the agent itself makes only directories here
+	case c.Mounted, c.Kind != mount.KindDir: // the agent makes only directories here, so other files do not count
 	case len(c.Names) == 0 && !l.known[dir]:
 		l.found = append(l.found, Leftover{Path: dir, Contents: c})
 	}
@@ -98,9 +100,9 @@ func (l *lister) alloc(dir string) {
 	}
 }
 
-// RemoveLeftover removes a leftover if it is still empty. It also removes the alloc's directory
-// after its last target. The caller must prevent a mount at that path during the call.
-// RemoveLeftover refuses a path that Leftovers cannot return.
+// RemoveLeftover removes a leftover if it is still empty. After the last target of an alloc, it
+// also removes the alloc's directory. The caller must ensure that nothing is mounted at the path
+// during the call. RemoveLeftover refuses a path that Leftovers cannot return.
 func (m *Manager) RemoveLeftover(path string) error {
 	rel, err := filepath.Rel(m.o.Root, path)
 	parts := strings.Split(rel, "/")
@@ -128,7 +130,7 @@ func (m *Manager) RemoveLeftover(path string) error {
 	return fmt.Errorf("cannot remove %q: no volume is ever mounted there", path)
 }
 
-// noteReaders is the largest number of notes that the agent reads concurrently.
+// noteReaders is the maximum number of notes that the agent reads concurrently.
 const noteReaders = 8
 
 // CheckNotes reads the notes at the given paths and returns an error for each invalid note.

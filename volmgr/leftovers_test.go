@@ -14,7 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestLeftovers checks that the agent lists and removes the leftovers below the root.
+// TestLeftovers checks that Leftovers finds all leftovers below the root, and that RemoveLeftover
+// removes them.
 func TestLeftovers(t *testing.T) {
 	root := t.TempDir()
 	at := func(path string) string { return filepath.Join(root, path) }
@@ -106,8 +107,8 @@ func TestCheckNotes(t *testing.T) {
 	}
 }
 
-// TestNoteWaitsForNothing checks that the agent does not block on a FIFO with the name of a note or
-// of its temporary file.
+// TestNoteWaitsForNothing checks that the agent does not block if a note, or the temporary file of
+// a note, is a FIFO.
 func TestNoteWaitsForNothing(t *testing.T) {
 	root := t.TempDir()
 	host, err := mount.New()

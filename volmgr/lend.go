@@ -7,19 +7,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// loans holds the directories that callers lend for the duration of their requests, by claim. The
-// agent does not open such a directory by its path. If the path is an on-demand mount (autofs), an
-// open by any other process blocks until the agent answers the caller.
+// loans holds descriptors of claims' own directories. The callers of requests pass these
+// descriptors for the duration of a request. The agent does not open such a directory by its path.
+// If the path is an on-demand mount (autofs), opening it blocks every other process until the agent
+// has answered the request.
 type loans struct {
 	mu sync.Mutex
-	by map[loanKey][]*mount.Place // by claim; the newest is the last
+	by map[loanKey][]*mount.Place // the newest descriptor of each claim is the last
 }
 
 type loanKey struct{ volume, alloc, path string }
 
-// Lend duplicates a process's descriptor of a claim's own directory and keeps the duplicate until
-// the caller calls giveBack. It returns an ErrInvalid if the descriptor belongs to another file, or
-// if the process is in another mount namespace.
+// Lend duplicates a descriptor that a process has open on a claim's own directory. It keeps the
+// duplicate until the caller calls giveBack. The error is an ErrInvalid if the descriptor belongs
+// to another file, or if the process is in another mount namespace.
 func (m *Manager) Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error) {
 	p, err := m.o.Host.BorrowPlace(d.PID, d.FD, at)
 	if err != nil {
@@ -52,7 +53,8 @@ func (l *loans) end(key loanKey, p *mount.Place) {
 	p.Close()
 }
 
-// lent returns a lent descriptor of a claim's own directory, or nil. The caller must close it.
+// lent returns a duplicate of the descriptor that a caller has passed for a claim's own directory,
+// or nil. The caller of lent must close the duplicate.
 func (l *loans) lent(id string, c volume.Claim) *mount.Place {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,15 +65,15 @@ func (l *loans) lent(id string, c volume.Claim) *mount.Place {
 
 	p, err := ps[len(ps)-1].Duplicate()
 	if err != nil {
-		return nil // no descriptor is free; the open by path reports that error
+		return nil // the process has too many open files, and opening the path will report this error
 	}
 	return p
 }
 
-// unwalked returns the state of a claim's bind while a caller lends the directory, without opening
-// the path. It asks the kernel about the recorded mount. The bind step finds mounts that are not
-// recorded.
-func (m *Manager) unwalked(id string, c volume.Claim) (s volume.Sight, ok bool) {
+// lentSight observes the own directory of a claim without opening its path. It does so only while a
+// caller passes a descriptor of the directory. Otherwise ok is false. lentSight asks the kernel
+// only about the recorded mount. The bind step finds other mounts.
+func (m *Manager) lentSight(id string, c volume.Claim) (s volume.Sight, ok bool) {
 	p := m.loans.lent(id, c)
 	if p == nil {
 		return s, false

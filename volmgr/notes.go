@@ -17,15 +17,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// NotePath returns the path of a claim's note. The note lies beside the mounts, never under one.
-// The "@" in its name is unambiguous, because the components contain none.
+// NotePath returns the path of a claim's note. The note is in a directory beside the mounts, and
+// never below a mount. The components of the name contain no "@", so the "@" between them is
+// unambiguous.
 func (m *Manager) NotePath(v volume.Volume, alloc string) string {
 	name := volume.VolumeComponent(v.ID) + "@" + volume.AllocComponent(alloc) + ".json"
 	return filepath.Join(m.o.Root, volume.PluginComponent(v.PluginID), notesDir, name)
 }
 
 // WriteNote replaces the note of a claim. It does not sync the note to disk, because a note is
-// useful only while its mounts exist. Two calls for the same claim must not overlap.
+// useful only while its mounts exist. Two calls for the same claim must not run at the same time.
 func (m *Manager) WriteNote(n volume.Note) error {
 	n.Boot, n.Namespace = m.o.Host.Boot(), m.o.Host.Namespace()
 	raw, err := json.Marshal(n)
@@ -48,15 +49,15 @@ func (m *Manager) WriteNote(n volume.Note) error {
 		err = os.NewSyscallError("rename", syscall.Rename(tmp, path))
 	}
 	if err != nil {
-		_ = os.Remove(tmp) // the write failed; the next write replaces this file
+		_ = os.Remove(tmp) // the write has failed, and the next write replaces this file
 		return fmt.Errorf("cannot write a note of the claim of %q on volume %q: %w", n.Claim.Alloc, n.Record.Volume.ID, err)
 	}
 
 	return nil
 }
 
-// writeFile writes a file like os.WriteFile, but with half as many system calls, because a claim
-// waits for it. It does not block on a FIFO and does not follow symbolic links.
+// writeFile writes a file like os.WriteFile. It uses only half as many system calls, because a
+// claim waits for it. It does not block on a FIFO and does not follow symbolic links.
 func writeFile(path string, raw []byte) error {
 	fd, err := -1, error(syscall.EINTR)
 	for errors.Is(err, syscall.EINTR) {
@@ -66,7 +67,7 @@ func writeFile(path string, raw []byte) error {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
 
-	f := os.NewFile(uintptr(fd), path) // os.OpenFile would try to use epoll
+	f := os.NewFile(uintptr(fd), path) // os.OpenFile would make additional system calls for epoll
 	_, err = f.Write(raw)
 	return errors.Join(err, f.Close())
 }
@@ -85,8 +86,8 @@ func (m *Manager) HasNote(v volume.Volume, alloc string) bool {
 	return err == nil
 }
 
-// Notes reads all notes, except those at the paths in skip. bad contains an error for each invalid
-// note. Such a note stays in place.
+// Notes reads all notes, except those at the paths in skip. The result bad contains an error for
+// each invalid note. An invalid note remains in place.
 func (m *Manager) Notes(skip map[string]bool) (notes []volume.Note, bad []error) {
 	plugins, err := os.ReadDir(m.o.Root)
 	if err != nil {
@@ -102,7 +103,7 @@ func (m *Manager) Notes(skip map[string]bool) (notes []volume.Note, bad []error)
 		for _, f := range files {
 			path := filepath.Join(dir, f.Name())
 			if skip[path] || strings.HasPrefix(f.Name(), ".") {
-				continue // the dot marks the temporary file of a note
+				continue // a name with a leading dot belongs to a temporary file
 			}
 			n, err := m.readNote(path)
 			if err != nil {
@@ -116,8 +117,8 @@ func (m *Manager) Notes(skip map[string]bool) (notes []volume.Note, bad []error)
 	return notes, bad
 }
 
-// maxNote is the largest accepted size of a note, in bytes. A typical note, with all contexts of
-// its volume, has some tens of KiB.
+// maxNote is the maximum size of a note that the agent accepts, in bytes. A note with large
+// contexts of its volume has some tens of KiB.
 const maxNote = 4 << 20
 
 // readNote reads a note and checks that its content matches its file name.
@@ -150,16 +151,16 @@ func (b *BadNote) Error() string { return fmt.Sprintf("cannot use the note %s: %
 // Unwrap returns the reason why the note is invalid.
 func (b *BadNote) Unwrap() error { return b.Err }
 
-// adoptWithin is the time limit for the observation of all volumes with notes. If a mount does not
-// answer in time, the agent uses only its entry in the mount table. adoptAtOnce is the largest
-// number of volumes that the agent observes concurrently.
+// adoptWithin is the time limit for the observation of all volumes that have notes. If a mount does
+// not answer within this time, the agent uses only its entry in the mount table. At most
+// adoptAtOnce volumes are observed concurrently.
 const (
 	adoptWithin = 8 * time.Second
 	adoptAtOnce = 16
 )
 
-// Adopt rebuilds the records of volumes from notes and present mounts. It changes nothing on the
-// host.
+// Adopt rebuilds the records of volumes from notes and the present mounts. It changes nothing on
+// the host.
 func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Record {
 	ctx, cancel := context.WithTimeout(ctx, adoptWithin)
 	defer cancel()
@@ -188,8 +189,9 @@ func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Recor
 	return records
 }
 
-// recognise adds the identities of unresponsive mounts to an observation. They come from the mount
-// table, so recognise opens no mount. The mount table does not contain the unique mount id.
+// recognise adds the identities of mounts that did not answer to an observation. It reads the
+// identities from the mount table and opens no mount. The mount table does not contain the unique
+// mount id.
 func recognise(r volume.Record, o volume.Observed, table func() ([]mount.Entry, error)) volume.Observed {
 	know := func(path string, s volume.Sight, noted *volume.MountIdentity) volume.Sight {
 		if s.Seen != volume.SeenHung && s.Seen != volume.SeenError || noted == nil {

@@ -24,7 +24,7 @@ func manager(t testing.TB) (*volmgr.Manager, string) {
 	return volmgr.New(volmgr.Options{Root: root, Host: host}), root
 }
 
-// note returns a note for the claim of an alloc on a volume.
+// note returns a note for the claim of an alloc to a volume.
 func note(id, alloc string) volume.Note {
 	mode := call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}
 	return volume.Note{
@@ -39,8 +39,8 @@ func note(id, alloc string) volume.Note {
 	}
 }
 
-// TestNotes checks that written notes can be read again, and only by root. Dropped notes must be
-// gone, and no other files may remain.
+// TestNotes checks that written notes can be read again, and that only root can read their files.
+// After DropNote, no files must remain.
 func TestNotes(t *testing.T) {
 	m, root := manager(t)
 	for _, id := range []string{"data", "..a volume", strings.Repeat("long", 30)} {
@@ -94,8 +94,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestBadNotes checks that a note is ignored and stays in place if it is invalid or has the name of
-// another note. A temporary file must not count as a note.
+// TestBadNotes checks that the agent ignores a note that is invalid or has the name of another
+// note. Such a note must remain in place. A temporary file must not count as a note.
 func TestBadNotes(t *testing.T) {
 	m, root := manager(t)
 	if err := m.WriteNote(note("good", "x")); err != nil {
@@ -132,7 +132,8 @@ func TestBadNotes(t *testing.T) {
 	}
 }
 
-// BenchmarkNote measures the cost of the notes for one claim and its detach.
+// BenchmarkNote measures the cost of all note operations for one claim, from its mount to its
+// detach.
 func BenchmarkNote(b *testing.B) {
 	m, _ := manager(b)
 	n := note("data", "web")

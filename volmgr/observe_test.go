@@ -6,8 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestObserveBesideGlimpse checks that Observe does not repeat an observation that the caller has
-// just made. It must observe all other paths.
+// TestObserveBesideGlimpse checks that Observe does not observe a path again that the caller has
+// just observed. Observe must observe all other paths.
 func TestObserveBesideGlimpse(t *testing.T) {
 	m, _ := manager(t)
 	r := volume.Record{

@@ -11,9 +11,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// own gives the volume's root the owner and mode that the claim requests. If the storage refuses
-// that, the agent does not retry. If the storage refuses a default owner, the agent mounts the
-// claim without it, because the claim did not request that owner.
+// own sets the owner and mode of the volume's root to those that the claim requests. If the storage
+// refuses the change, the agent does not retry. If the storage refuses the default owner, the agent
+// mounts the claim without the default owner, because the claim did not request it.
 func (s step) own() volume.Outcome {
 	asked := s.claim().Own.Here()
 	out, err := s.give(asked)
@@ -56,7 +56,8 @@ func (s step) give(o volume.Ownership) (volume.Outcome, error) {
 	return out, err
 }
 
-// ownership parses the numbers of an ownership. The agent has checked them when the claim was made.
+// ownership parses the numbers of an ownership. The agent has already checked them when the claim
+// was made.
 func ownership(o volume.Ownership) (mount.Ownership, error) {
 	want := mount.Ownership{Recursive: o.Recursive, Default: o.Default}
 	for _, f := range []struct {

@@ -12,19 +12,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Some plugins answer before their mount exists. The agent waits up to appearWithin for the mount
-// and checks for it at intervals of appearEvery.
+// Some plugins answer before their mount exists. The agent waits for the mount for at most
+// appearWithin, and checks for it at intervals of appearEvery.
 const (
 	appearWithin = 2 * time.Second
 	appearEvery  = 20 * time.Millisecond
 )
 
-// publishStep mounts a volume at the target of a claim, or undoes that.
+// publishStep publishes a volume at the target of a claim, or unpublishes it.
 type publishStep struct{ step }
 
 // publish calls NodePublishVolume and checks the mount at the target.
 func (s publishStep) publish() volume.Outcome {
-	// 1. Make the target's parent directory. The plugin makes the target itself.
+	// 1. Make the parent directory of the target. The plugin makes the target itself.
 	dir := parent(s.a.Path)
 	if err := s.m.dirs.enter(dir, s.m.MakeDir); err != nil {
 		return s.unsent(err)
@@ -51,7 +51,8 @@ func (s publishStep) publish() volume.Outcome {
 		return s.outcome(err)
 	}
 
-	// 3. Check that the target is mounted, can be opened, and is not the agent's own directory.
+	// 3. Check that the target is mounted, can be opened, and does not show an own directory of the
+	// agent.
 	sight := s.appear()
 	if sight.Seen != volume.SeenMount {
 		return s.unverified("the plugin answered OK, but nothing usable is mounted at %s: %s", s.a.Path, words(sight))
@@ -64,12 +65,13 @@ func (s publishStep) publish() volume.Outcome {
 		return out
 	}
 
-	// 4. Set mount options, so that files on the volume cannot give users more rights on the host.
+	// 4. Set mount options that prevent files on the volume from giving users more rights on the
+	// host.
 	if err := s.restrict(c, opts.MountFlags); err != nil {
 		return s.outcome(err)
 	}
 
-	// 5. Ensure that the mount is read-only if the claim requests that.
+	// 5. If the claim is read-only, ensure that the mount is read-only.
 	if c.ReadOnly {
 		if out := s.readOnly(c); out.Err != nil {
 			return out
@@ -77,7 +79,7 @@ func (s publishStep) publish() volume.Outcome {
 		sight = s.m.o.Host.Look(s.ctx, s.a.Path)
 	}
 
-	// 6. Let other users reach the target. Steps 4 and 5 must be done before.
+	// 6. Permit other users to reach the target. Steps 4 and 5 must be done before this.
 	if err := openTo(c); err != nil {
 		return s.outcome(err)
 	}
@@ -85,7 +87,7 @@ func (s publishStep) publish() volume.Outcome {
 	return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
 }
 
-// appear observes the target until it is mounted or the time is up.
+// appear observes the target until it is mounted or until appearWithin has passed.
 func (s publishStep) appear() volume.Sight {
 	end := time.Now().Add(appearWithin)
 	for {
@@ -101,8 +103,8 @@ func (s publishStep) appear() volume.Sight {
 	}
 }
 
-// restrict sets the mount options that a claim needs on a target with a file system. It skips a
-// block device, because nodev would make it unusable.
+// restrict sets the mount options that a claim needs on a target with a file system. It does
+// nothing for a block device, because the option nodev would make the device unusable.
 func (s publishStep) restrict(c volume.Claim, mountFlags []string) error {
 	if c.Mode.Attachment == call.BlockDevice {
 		return nil
@@ -144,10 +146,10 @@ func (s publishStep) readOnly(c volume.Claim) volume.Outcome {
 	return volume.Outcome{}
 }
 
-// unpublish calls NodeUnpublishVolume and then checks the mount table, which it trusts more than
-// the plugin. The target counts as unpublished if it has no mount, even if the plugin returned an
-// error. If it has a mount, an OK of the plugin does not count. A call never counts as done if it may
-// still be running or did not reach the plugin.
+// unpublish calls NodeUnpublishVolume and then checks the mount table. If the target has no mount,
+// it counts as unpublished even if the plugin returned an error. If the target has a mount, it does
+// not count as unpublished even if the plugin answered OK. A call that may still be running, or
+// that did not reach the plugin, never counts as done.
 func (s publishStep) unpublish() volume.Outcome {
 	if refused := s.foreign(); refused.Err != nil {
 		return refused
@@ -182,7 +184,7 @@ func (s publishStep) unpublish() volume.Outcome {
 	return s.dropParent(s.cleaned(out, s.a.Path))
 }
 
-// dropParent removes the empty directories of an alloc.
+// dropParent removes the directories of an alloc that are now empty.
 func (s step) dropParent(out volume.Outcome) volume.Outcome {
 	if err := s.m.dropDirs(s.a.Path, rmdir); err != nil {
 		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
@@ -190,7 +192,7 @@ func (s step) dropParent(out volume.Outcome) volume.Outcome {
 	return out
 }
 
-// rmdir removes a directory like os.Remove, but without an attempt to unlink it as a file.
+// rmdir removes a directory. Unlike os.Remove, it does not first try to unlink a file.
 func rmdir(dir string) error {
 	if err := syscall.Rmdir(dir); err != nil {
 		return &os.PathError{Op: "rmdir", Path: dir, Err: err}
@@ -198,7 +200,7 @@ func rmdir(dir string) error {
 	return nil
 }
 
-// words describes an observation that shows no usable mount.
+// words describes an observation in which the path has no usable mount.
 func words(s volume.Sight) string {
 	if s.Seen == volume.SeenNothing {
 		return "it is no mount point"

@@ -29,9 +29,9 @@ func (s controllerStep) controllerPublish() volume.Outcome {
 	return s.checked(p, volume.Outcome{PublishContext: context, ReadOnly: readOnly}, true)
 }
 
-// controllerUnpublish calls ControllerUnpublishVolume. Before that, it repeats the proof that no
-// process on this host uses the device, because the earlier proof may be hours old. If the
-// controller does not know the volume, the volume counts as unpublished.
+// controllerUnpublish calls ControllerUnpublishVolume. It first repeats the proof that no process
+// on this host uses the device, because the earlier proof may be hours old. If the controller does
+// not know the volume, the volume counts as disconnected.
 func (s controllerStep) controllerUnpublish() volume.Outcome {
 	if held := s.prove(); held.Err != nil {
 		held.Unsent = true
@@ -77,7 +77,7 @@ func (s step) stage() volume.Outcome {
 	}
 
 	switch sight := s.m.o.Host.Look(s.ctx, s.a.Path); sight.Seen {
-	case volume.SeenNothing: // this is valid, because some plugins mount only at publish
+	case volume.SeenNothing: // a missing mount is valid, because some plugins mount the volume only in NodePublishVolume
 		return volume.Outcome{Sight: &sight, Boot: s.m.o.Host.Boot()}
 	case volume.SeenMount:
 		return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
@@ -86,10 +86,10 @@ func (s step) stage() volume.Outcome {
 	}
 }
 
-// devices returns the volume's block devices, which it finds through the mount at the step's path.
-// It returns nil if the mount shows only a directory of a file system. The device of such a mount
-// may contain other data, even the host's root, so a proof of unmount cannot check it. An error
-// also results in nil. The later proof then checks only the mounts.
+// devices finds the volume's block devices through the mount at the step's path. It returns nil if
+// the mount shows only a directory of a file system. The device of such a mount may contain other
+// data, even the host's root directory, so a proof of unmount cannot check the device. After an
+// error, devices also returns nil, and the later proof then checks only the mounts.
 func (s step) devices(id volume.MountIdentity) []volume.Device {
 	if c, _ := s.capability(); c.Attachment == call.FileSystem && id.Root != "/" {
 		return nil
@@ -130,7 +130,8 @@ func (s step) unstage() volume.Outcome {
 	return s.cleaned(out, s.a.Path)
 }
 
-// stillMounted returns an error with the users of the mount if the step's path has a mount.
+// stillMounted returns an error if the step's path has a mount. The error names the users of the
+// mount.
 func (s step) stillMounted() volume.Outcome {
 	return s.nothing(s.m.o.Host.Look(s.ctx, s.a.Path))
 }
@@ -147,8 +148,8 @@ func (s step) nothing(sight volume.Sight) volume.Outcome {
 	}
 }
 
-// cleaned removes the empty directory or file that remains after an unmount. If it is not empty,
-// cleaned leaves it in place and adds a warning.
+// cleaned removes the empty directory or file that remains after an unmount. If the directory or
+// file is not empty, cleaned keeps it and adds a warning.
 func (s step) cleaned(out volume.Outcome, path string) volume.Outcome {
 	if err := s.m.o.Host.RemoveLeftover(path); err != nil {
 		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
@@ -157,7 +158,7 @@ func (s step) cleaned(out volume.Outcome, path string) volume.Outcome {
 }
 
 // prove returns an error if a mount namespace or a process on this host uses the volume's devices.
-// A lazy unmount alone is not sufficient for a proof.
+// For this proof, it is not enough that the volume was unmounted lazily.
 func (s step) prove() volume.Outcome {
 	paths := []string{s.r.Node.StagingPath}
 	for _, c := range s.r.Claims {
@@ -177,7 +178,7 @@ func (s step) prove() volume.Outcome {
 	}
 
 	if s.r.Node.Boot != s.m.o.Host.Boot() {
-		return volume.Outcome{} // nothing was mounted since the boot, and another device may have the name now
+		return volume.Outcome{} // the volume was not mounted in this boot, and its device name may now belong to another device
 	}
 	if u := s.r.Node.Unseen; len(u) > 0 && len(s.r.Node.Devices) == 0 {
 		return s.unverified("%s was unmounted lazily, and nothing on this host tells whether it is still in use, because it names no device; a reboot ends that", u[0].Path)
@@ -195,6 +196,6 @@ func (s step) prove() volume.Outcome {
 	return volume.Outcome{}
 }
 
-// parent returns the directory of an alloc from one of its targets. The agent removes that
-// directory with the last target.
+// parent returns the directory that contains a target. The agent removes this directory together
+// with the last target in it.
 func parent(target string) string { return filepath.Dir(target) }

@@ -10,13 +10,13 @@ import (
 )
 
 // Tidy removes the empty files and directories below the root. The agent calls it at its first
-// start after a boot, when no volume is mounted. A power cut may restore removed directories,
-// because a commit of the state database does not sync them. The agent makes the directories that a
-// claim needs again.
+// start after a boot, when no volume is mounted. A power cut may restore directories that the agent
+// had removed, because a commit of the state database does not sync them. If a claim needs one of
+// the removed directories, the agent makes it again.
 //
-// Mounts and directories with entries stay, and Tidy returns an error for each. A power cut may
-// also leave an empty note, because notes are not synced. Tidy removes such a note, and the agent
-// writes it again if the claim still exists.
+// Mounts and directories with entries remain, and the error of Tidy names each of them. A power cut
+// may also leave an empty note, because notes are not synced. Tidy removes such a note, and the
+// agent writes it again if the claim still exists.
 func (m *Manager) Tidy() error {
 	var errs []error
 	note := func(err error) {
@@ -69,7 +69,7 @@ func (m *Manager) Tidy() error {
 	return errors.Join(errs...)
 }
 
-// removeEmpty removes a regular file if it is empty.
+// removeEmpty removes a regular file if the file is empty.
 func removeEmpty(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() > 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// TestTidy checks that Tidy removes empty files and directories. All others must stay, and the
-// error must name them.
+// TestTidy checks that Tidy removes empty files and directories. All other files and directories
+// must remain, and the error must name them.
 func TestTidy(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{
@@ -58,7 +58,7 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// TestTidyNothing checks that a missing root is not an error.
+// TestTidyNothing checks that Tidy returns no error if the root does not exist.
 func TestTidyNothing(t *testing.T) {
 	host, err := mount.New()
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package volmgr performs the single steps of a volume's life on this host. It stages, publishes,
-// unpublishes and unstages through a plugin. It observes the mounts. After each call, it checks
-// that the host shows the effect that the plugin reported. It owns every host path below the data
-// dir's csi folder:
+// unpublishes and unstages volumes through a plugin, and it observes the mounts. After each call,
+// it checks that the host shows the effect that the plugin reported. The package manages all paths
+// below the folder csi of the data dir:
 //
 //	<data-dir>/csi/<plugin>/staging/<volume>               below 0700
 //	<data-dir>/csi/<plugin>/per-alloc/<alloc>/<volume>     a public target; below 0711
@@ -9,7 +9,7 @@
 //	<data-dir>/csi/<plugin>/meta/<volume>@<alloc>.json     a volume.Note; 0600 in 0700
 //
 // The package never removes anything recursively. After a volume is unmounted, it removes the
-// remaining names with rmdir and unlink, one at a time.
+// remaining files and directories with unlink and rmdir, one at a time.
 package volmgr
 
 import (
@@ -29,18 +29,18 @@ import (
 
 // Options holds the dependencies of a Manager.
 type Options struct {
-	// Root is the path <data-dir>/csi.
+	// Root is the directory <data-dir>/csi.
 	Root string
 	Host *mount.Host
-	// Plugin returns the plugin part that answers the given call for a volume. It returns an error
-	// if that part is not ready.
+	// Plugin returns the part of the plugin that answers the given call for a volume. It returns an
+	// error if this part is not ready.
 	Plugin func(v volume.Volume, k call.Method) (call.Caller, error)
 	// Secrets reads all secrets of a volume. The Manager calls it for each CSI call that needs
 	// secrets.
 	Secrets func(volume.Volume) (call.Secrets, error)
 }
 
-// Manager performs the steps that the domain decides. It keeps state only for steps in progress.
+// Manager performs the steps that the domain chooses. It stores state only about steps in progress.
 type Manager struct {
 	o     Options
 	dirs  allocDirs
@@ -50,8 +50,8 @@ type Manager struct {
 // New returns a Manager. It does not access the host.
 func New(o Options) *Manager { return &Manager{o: o} }
 
-// MaxPluginPath is the path length, in bytes, that every CSI plugin must accept (CSI spec, Size
-// Limits). Most plugins accept longer paths, because the paths of Kubernetes are longer.
+// MaxPluginPath is the length of a path, in bytes, that every CSI plugin must accept (CSI spec,
+// Size Limits). Most plugins accept longer paths, because Kubernetes uses longer paths.
 const MaxPluginPath = 128
 
 // LongestPath returns the length, in bytes, of the longest possible mount path below a root.
@@ -77,7 +77,7 @@ func CheckRoot(root string) error {
 
 func pad(n int) string { return string(make([]byte, n)) }
 
-// These are the directories for a plugin's mounts, and the directory for the notes beside them.
+// These constants name the directories for a plugin's mounts, and the directory for its notes.
 const (
 	stagingDir = "staging"
 	targetsDir = "per-alloc"
@@ -90,7 +90,7 @@ func (m *Manager) StagingPath(pluginID, id string) string {
 }
 
 // TargetPath returns the path at which the plugin publishes a volume for an alloc. A private target
-// lies below a directory that only root can enter.
+// is below a directory that only root can enter.
 func (m *Manager) TargetPath(pluginID, alloc, id string, private bool) string {
 	dir := filepath.Join(m.o.Root, volume.PluginComponent(pluginID), targetsDir, volume.AllocComponent(alloc))
 	if private {
@@ -108,7 +108,7 @@ type step struct {
 	view plugin.View
 }
 
-// outcome returns the outcome of a call to the plugin, or of a step of the agent itself.
+// outcome returns the outcome of a call to the plugin, or of a step that the agent does itself.
 func (s step) outcome(err error) volume.Outcome {
 	if err == nil {
 		return volume.Outcome{}
@@ -137,7 +137,7 @@ func (s step) unverified(format string, args ...any) volume.Outcome {
 	}}
 }
 
-// plugin returns the plugin part that answers the step's call.
+// plugin returns the part of the plugin that answers the step's call.
 func (s step) plugin() (call.Caller, error) {
 	p, err := s.m.o.Plugin(s.r.Volume, s.a.Kind)
 	if err != nil {
@@ -149,9 +149,9 @@ func (s step) plugin() (call.Caller, error) {
 	return p, nil
 }
 
-// pluginWithSecrets returns the plugin part and the secrets for a call that needs secrets. If it
-// cannot read a secret, a mount or expansion fails without a retry, because a caller waits for it.
-// The agent retries a step that undoes something.
+// pluginWithSecrets returns the part of the plugin that answers the step's call, and the secrets
+// for the call. If a secret cannot be read, the agent retries only a step that undoes something.
+// Other steps fail without a retry, because a caller waits for them.
 func (s step) pluginWithSecrets() (call.Caller, call.Secrets, error) {
 	secrets, err := s.m.o.Secrets(s.r.Volume)
 	if err != nil {
@@ -182,5 +182,5 @@ func (s step) group() string {
 	return ""
 }
 
-// claim returns the claim that the step is about.
+// claim returns the claim that the step concerns.
 func (s step) claim() volume.Claim { return s.r.Claims[s.a.Alloc] }

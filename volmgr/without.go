@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ways maps each means of an unmount without the plugin to a way of the mount package.
+// ways maps each way to unmount without the plugin to its name in the mount package.
 var ways = map[volume.Without]mount.How{
 	volume.ByUmount: mount.Plain, volume.ByForce: mount.Force, volume.ByLazy: mount.Lazy,
 }
@@ -15,8 +15,8 @@ var ways = map[volume.Without]mount.How{
 // unmountStep unmounts a path of a volume without the plugin.
 type unmountStep struct{ step }
 
-// withoutPlugin unmounts the step's path on the host without a call to the plugin. It tries
-// only the kinds of unmount that the step allows (plain, forced, lazy), each with a time limit.
+// withoutPlugin unmounts the step's path on the host without calling the plugin. It tries only the
+// kinds of unmount that the step permits (plain, forced, lazy), each with a time limit.
 func (s unmountStep) withoutPlugin() volume.Outcome {
 	sight := s.m.o.Host.Look(s.ctx, s.a.Path)
 	if sight.Seen == volume.SeenNothing {
@@ -36,9 +36,9 @@ func (s unmountStep) withoutPlugin() volume.Outcome {
 	return s.swept(volume.Outcome{Unseen: unseen})
 }
 
-// vanished returns an Unseen for a recorded mount that no longer exists, if the step allows a lazy
-// unmount. An earlier agent may have unmounted it lazily and died before it could record that. The
-// agent then cannot know whether a process still uses the mount.
+// vanished returns an Unseen for a recorded mount that no longer exists, if the step permits a lazy
+// unmount. An earlier agent may have unmounted the mount lazily and then died before it could
+// record the unmount. In that case, the agent cannot know whether a process still uses the mount.
 func (s unmountStep) vanished(made *volume.MountIdentity) *volume.Unseen {
 	if s.a.How != volume.ByLazy || made == nil || made.Boot != s.m.o.Host.Boot() {
 		return nil
@@ -46,8 +46,8 @@ func (s unmountStep) vanished(made *volume.MountIdentity) *volume.Unseen {
 	return &volume.Unseen{Path: s.a.Path}
 }
 
-// climb tries the allowed means of an unmount, from the mildest to the strongest. It looks for the
-// users of a mount before a lazy unmount, because they cannot be found after that.
+// climb tries the permitted kinds of unmount, from the mildest to the most forceful. It determines
+// the users of the mount before a lazy unmount, because they cannot be found afterwards.
 func (s unmountStep) climb(path string) (*volume.Unseen, volume.Outcome) {
 	var err error
 	for _, way := range s.a.How.Steps() {

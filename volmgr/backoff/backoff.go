@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Delays defines a sequence of waits that begins with First and doubles up to Last.
+// Delays defines a sequence of delays that begins with First and doubles up to Last.
 type Delays struct{ First, Last time.Duration }
 
-// After returns the wait after n consecutive failures. The first failure has n = 1.
+// After returns the delay after n consecutive failures, where n is at least 1.
 func (d Delays) After(n int) time.Duration {
 	wait := min(d.First, d.Last)
 	for range n - 1 {
@@ -21,7 +21,7 @@ func (d Delays) After(n int) time.Duration {
 	return wait
 }
 
-// Jitter returns a random wait between 80 % and 120 % of d. Retries that begin at the same moment
+// Jitter returns a random delay between 80 % and 120 % of d. Retries that begin at the same moment
 // therefore drift apart.
 func Jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))

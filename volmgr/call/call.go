@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// methods lists the service and the subject of each call. A call has a subject if its effect may
-// come after its deadline, at one of several controllers. The subject is a volume, a snapshot or a
-// group of snapshots, by its id at the plugin. A new object has no id, so its name or its source is
-// the subject.
+// methods lists all calls. A call has a subject if it may take effect after its deadline, at one of
+// several controllers. The subject is the volume, snapshot or group of snapshots that the call
+// changes. It is written as the object's id at the plugin. A new object has no id yet, so its name
+// or its source is the subject.
 var methods = table(
 	late(Controller, func(r ControllerPublishRequest) string { return r.ExternalID }),
 	late(Controller, func(r ControllerUnpublishRequest) string { return r.ExternalID }),
@@ -43,7 +43,7 @@ var methods = table(
 	prompt[StorageHealthRequest](Node),
 )
 
-// These methods bind each request to the type of its answer and to its call.
+// These methods connect each request type to the type of its answer and to the name of its call.
 
 func (ControllerPublishRequest) asks(map[string]string) Method { return ControllerPublish }
 func (ControllerUnpublishRequest) asks(Nothing) Method         { return ControllerUnpublish }
@@ -73,21 +73,21 @@ func (StatsRequest) asks(Stats) Method                         { return NodeStat
 func (NodeHealthRequest) asks(Health) Method                   { return NodeHealth }
 func (StorageHealthRequest) asks([]Condition) Method           { return NodeStorageHealth }
 
-// row describes one call.
+// row describes one call in the table methods.
 type row struct {
 	method  Method
 	service Service
 	subject func(request any) string
 }
 
-// late returns the row of a call with a subject.
+// late returns the row of a call that has a subject, because it may take effect after its deadline.
 func late[Q Request[A], A any](s Service, subject func(Q) string) row {
 	r := prompt[Q](s)
 	r.subject = func(request any) string { return subject(request.(Q)) }
 	return r
 }
 
-// prompt returns the row of a call without a subject.
+// prompt returns the row of a call that has no subject.
 func prompt[Q Request[A], A any](s Service) row {
 	return row{method: methodOf[Q](), service: s, subject: func(any) string { return "" }}
 }
@@ -107,14 +107,14 @@ func table(rows ...row) map[Method]row {
 	return by
 }
 
-// Nothing is the answer of a call that only succeeds or fails.
+// Nothing is the type of the answer of a call that returns no data.
 type Nothing struct{}
 
 // Request is the request of one call. A is the type of the answer.
 type Request[A any] interface{ asks(answer A) Method }
 
-// Caller sends calls to a plugin. Its errors are *volume.CallError. Do and Run check the types of a
-// request and its answer, so packages use them instead of Call.
+// Caller sends calls to a plugin. Its errors are *volume.CallError. Other packages use Do and Run
+// instead of the method Call, because Do and Run check the types of a request and its answer.
 type Caller interface {
 	Call(ctx context.Context, m Method, request any) (answer any, err error)
 }
@@ -123,12 +123,12 @@ type Caller interface {
 func Do[A any](ctx context.Context, to Caller, r Request[A]) (A, error) {
 	var none A
 	got, err := to.Call(ctx, r.asks(none), r)
-	answer, _ := got.(A) // got is nil if the call was not sent
+	answer, _ := got.(A) // a call that was not sent has no answer
 
 	return answer, err
 }
 
-// Run makes one call that has no answer.
+// Run makes one call whose answer contains no data.
 func Run(ctx context.Context, to Caller, r Request[Nothing]) error {
 	_, err := Do(ctx, to, r)
 	return err
@@ -146,12 +146,12 @@ func (h Handlers) Call(ctx context.Context, m Method, request any) (any, error) 
 	return handle(ctx, request)
 }
 
-// HandleDo sets the function that answers the requests of one call.
+// HandleDo sets the function that answers one kind of call.
 func HandleDo[Q Request[A], A any](h Handlers, handle func(context.Context, Q) (A, error)) {
 	h[methodOf[Q]()] = func(ctx context.Context, request any) (any, error) { return handle(ctx, request.(Q)) }
 }
 
-// HandleRun sets the function that processes the requests of one call without an answer.
+// HandleRun sets the function that handles one kind of call whose answer contains no data.
 func HandleRun[Q Request[Nothing]](h Handlers, handle func(context.Context, Q) error) {
 	HandleDo(h, func(ctx context.Context, r Q) (Nothing, error) { return Nothing{}, handle(ctx, r) })
 }
@@ -167,8 +167,8 @@ func (k Method) Service() Service {
 	return Node
 }
 
-// Subject returns the subject of a request whose effect may come after its deadline. Later calls
-// about that subject must go to the same controller. For other requests, it returns "".
+// Subject returns the subject of a request that may take effect after its deadline. Later calls
+// with the same subject must go to the same controller. For all other requests, Subject returns "".
 func (k Method) Subject(request any) string {
 	if r, ok := methods[k]; ok {
 		return r.subject(request)

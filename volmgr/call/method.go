@@ -1,9 +1,9 @@
 // Package call declares the CSI calls of the agent: their names and properties, their requests and
-// answers, and the capabilities and secrets in them. Packages that need calls and the client that
-// sends them share these types. Without this package, they would have to import each other.
+// answers, and the capabilities and secrets in them. The domain and the CSI client share these
+// types. Without this package, they would have to import each other.
 package call
 
-// Method is the name of a CSI call, or of a step of the agent itself.
+// Method is the name of a CSI call, or of a step that the agent does itself.
 type Method string
 
 // These are the CSI calls that the agent can make.
@@ -38,11 +38,11 @@ const (
 	ListHealth           Method = "ControllerListVolumeHealth"
 )
 
-// Service is the CSI service that answers a method.
+// Service is the CSI service that answers a call.
 type Service string
 
-// These are the services whose calls concern volumes. Group snapshots have their own service in
-// CSI, but the controller part of a plugin serves it.
+// These services have the calls about volumes and snapshots. Group snapshots have their own service
+// in CSI, but the controller part of a plugin also serves that service.
 const (
 	Node       Service = "node"
 	Controller Service = "controller"

@@ -1,6 +1,6 @@
 package call
 
-// AccessMode is the access mode of a CSI volume capability, in the spelling of users.
+// AccessMode is the access mode of a CSI volume capability, as users write it.
 type AccessMode string
 
 // These are the seven access modes.
@@ -14,7 +14,7 @@ const (
 	MultiNodeMultiWriter   AccessMode = "multi-node-multi-writer"
 )
 
-// AccessModes lists all access modes, the most restrictive first.
+// AccessModes lists all access modes, from the most to the least restrictive.
 var AccessModes = []AccessMode{
 	SingleNodeReaderOnly, SingleNodeWriter, SingleNodeSingleWriter, SingleNodeMultiWriter,
 	MultiNodeReaderOnly, MultiNodeSingleWriter, MultiNodeMultiWriter,
@@ -25,7 +25,7 @@ func (m AccessMode) Writable() bool {
 	return m != SingleNodeReaderOnly && m != MultiNodeReaderOnly
 }
 
-// AttachmentMode decides whether an alloc gets a file system or a block device.
+// AttachmentMode says whether an alloc gets a file system or a block device.
 type AttachmentMode string
 
 // These are the two attachment modes.
@@ -34,7 +34,7 @@ const (
 	BlockDevice AttachmentMode = "block-device"
 )
 
-// Capability is one combination of modes in which an alloc may claim a volume.
+// Capability combines an access mode and an attachment mode in which an alloc may claim a volume.
 type Capability struct {
 	Access     AccessMode     `json:"access_mode"`
 	Attachment AttachmentMode `json:"attachment_mode"`

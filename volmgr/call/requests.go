@@ -2,8 +2,8 @@ package call
 
 import "time"
 
-// The types in this file contain all fields that CSI may need. The client omits the fields that the
-// plugin's capabilities do not allow.
+// The types in this file contain all fields that CSI may need. The client omits those fields that
+// the plugin's capabilities do not allow.
 
 // ControllerPublishRequest asks the plugin to connect a volume to a node (CSI
 // ControllerPublishVolume).
@@ -13,7 +13,7 @@ type ControllerPublishRequest struct {
 	Capability    Capability
 	FSType        string
 	MountFlags    []string
-	MountGroup    string // gid, in digits; sent only to a plugin with VOLUME_MOUNT_GROUP
+	MountGroup    string // numeric group id; sent only to a plugin with VOLUME_MOUNT_GROUP
 	ReadOnly      bool   // sent only to a plugin with PUBLISH_READONLY
 	VolumeContext map[string]string
 	Secrets       Secrets
@@ -34,10 +34,10 @@ type NodeStageRequest struct {
 	Capability  Capability
 	FSType      string
 	MountFlags  []string
-	MountGroup  string // gid, in digits; sent only to a plugin with VOLUME_MOUNT_GROUP
+	MountGroup  string // numeric group id; sent only to a plugin with VOLUME_MOUNT_GROUP
 
-	// PublishContext is the publish context that ControllerPublishVolume returned. It is empty for
-	// a plugin without that call.
+	// PublishContext is the result of ControllerPublishVolume. It is empty for a plugin that has no
+	// such call.
 	PublishContext map[string]string
 	VolumeContext  map[string]string
 	Secrets        Secrets
@@ -47,12 +47,12 @@ type NodeStageRequest struct {
 // NodePublishVolume). The plugin creates the target. Its parent directory must exist.
 type NodePublishRequest struct {
 	ExternalID     string
-	StagingPath    string // empty if the plugin does not stage
+	StagingPath    string // empty if the plugin has no NodeStageVolume
 	TargetPath     string
 	Capability     Capability
 	FSType         string
 	MountFlags     []string
-	MountGroup     string // gid, in digits; sent only to a plugin with VOLUME_MOUNT_GROUP
+	MountGroup     string // numeric group id; sent only to a plugin with VOLUME_MOUNT_GROUP
 	ReadOnly       bool
 	PublishContext map[string]string
 	VolumeContext  map[string]string
@@ -75,38 +75,38 @@ type NodeUnstageRequest struct {
 // returns the same volume.
 type CreateVolumeRequest struct {
 	Name         string
-	CapacityMin  int64 // bytes; 0 means any
-	CapacityMax  int64 // bytes; 0 means no limit
+	CapacityMin  int64 // in bytes; 0 means any size
+	CapacityMax  int64 // in bytes; 0 means no limit
 	Capabilities []Capability
 	FSType       string
 	MountFlags   []string
 	Parameters   map[string]string
-	Mutable      map[string]string // mutable_parameters; sent only to a plugin with MODIFY_VOLUME
+	Mutable      map[string]string // CSI mutable_parameters; sent only to a plugin with MODIFY_VOLUME
 	Topology     TopologyRequest
 
-	// SnapshotID or CloneID is the external id of the source of the new volume. At most one is set.
+	// SnapshotID or CloneID is the external id of the snapshot or volume from which the new volume
+	// is created. At most one of them is set.
 	SnapshotID string
 	CloneID    string
 	Secrets    Secrets
 }
 
-// CreateVolumeResult describes the volume that the plugin created. The volume may have existed
-// before.
+// CreateVolumeResult describes the volume that the plugin created now or in an earlier call.
 type CreateVolumeResult struct {
 	ExternalID string
-	Capacity   int64 // bytes; 0 means unknown
+	Capacity   int64 // in bytes; 0 means unknown
 	Context    map[string]string
 	Topologies []map[string]string
 }
 
-// DeleteVolumeRequest asks the plugin to delete a volume. The call succeeds if the volume does not
-// exist.
+// DeleteVolumeRequest asks the plugin to delete a volume. The call also succeeds if the volume does
+// not exist.
 type DeleteVolumeRequest struct {
 	ExternalID string
 	Secrets    Secrets
 }
 
-// ValidateRequest asks the plugin whether an existing volume supports the given use.
+// ValidateRequest asks the plugin whether an existing volume supports the given capabilities.
 type ValidateRequest struct {
 	ExternalID    string
 	Capabilities  []Capability
@@ -117,18 +117,18 @@ type ValidateRequest struct {
 	Secrets       Secrets
 }
 
-// StatsRequest asks the plugin how full a volume is (CSI NodeGetVolumeStats).
+// StatsRequest asks the plugin how much of a volume is used (CSI NodeGetVolumeStats).
 type StatsRequest struct {
 	ExternalID  string
-	Path        string // target or staging path
-	StagingPath string // empty if the plugin does not stage
+	Path        string // the target or the staging path
+	StagingPath string // empty if the plugin has no NodeStageVolume
 }
 
 // ExpandRequest asks the plugin to enlarge the storage of a volume (CSI ControllerExpandVolume).
 type ExpandRequest struct {
 	ExternalID  string
-	CapacityMin int64 // bytes
-	CapacityMax int64 // bytes; 0 means no limit
+	CapacityMin int64 // in bytes
+	CapacityMax int64 // in bytes; 0 means no limit
 	Capability  Capability
 	FSType      string
 	MountFlags  []string
@@ -137,19 +137,19 @@ type ExpandRequest struct {
 
 // ExpandResult describes the storage after an expansion.
 type ExpandResult struct {
-	Capacity int64 // bytes
-	// NodeRequired is set if NodeExpandVolume must follow.
+	Capacity int64 // in bytes
+	// NodeRequired is set if the agent must call NodeExpandVolume afterwards.
 	NodeRequired bool
 }
 
-// NodeExpandRequest asks the plugin to enlarge the contents of a volume to the size of its storage
-// (CSI NodeExpandVolume). The contents are, for example, a file system.
+// NodeExpandRequest asks the plugin to enlarge the contents of a volume, such as its file system,
+// to the size of its storage (CSI NodeExpandVolume).
 type NodeExpandRequest struct {
 	ExternalID  string
-	Path        string // target or staging path
-	StagingPath string // empty if the plugin does not stage
-	CapacityMin int64  // bytes
-	CapacityMax int64  // bytes; 0 means no limit
+	Path        string // the target or the staging path
+	StagingPath string // empty if the plugin has no NodeStageVolume
+	CapacityMin int64  // in bytes
+	CapacityMax int64  // in bytes; 0 means no limit
 	Capability  Capability
 	FSType      string
 	MountFlags  []string
@@ -163,15 +163,15 @@ type ModifyRequest struct {
 	Secrets    Secrets
 }
 
-// GetVolumeRequest asks the plugin for one volume (CSI ControllerGetVolume).
+// GetVolumeRequest asks the plugin to describe one volume (CSI ControllerGetVolume).
 type GetVolumeRequest struct {
 	ExternalID string
 }
 
 // ListVolumesRequest asks the plugin for one page of its volumes.
 type ListVolumesRequest struct {
-	MaxEntries int32  // 0 lets the plugin choose
-	Token      string // Next of the previous page; empty for the first page
+	MaxEntries int32  // 0 lets the plugin choose the number
+	Token      string // the field Next of the previous page; empty for the first page
 }
 
 // VolumePage is one page of the list of a plugin's volumes.
@@ -183,16 +183,16 @@ type VolumePage struct {
 // StorageVolume describes a volume as the plugin's controller reports it.
 type StorageVolume struct {
 	ExternalID string
-	Capacity   int64 // bytes; 0 means unknown
+	Capacity   int64 // in bytes; 0 means unknown
 	Context    map[string]string
 	Topologies []map[string]string
 	SnapshotID string // the snapshot from which the volume was created, if the plugin reports it
 	CloneID    string
 
-	// PublishedNodes holds the ids of the nodes to which the volume is connected. It is empty for a
-	// plugin that does not report them.
+	// PublishedNodes holds the ids of the nodes to which the volume is connected. It is empty if
+	// the plugin does not report such nodes.
 	PublishedNodes []string
-	Condition      *Condition // only from a plugin with VOLUME_CONDITION
+	Condition      *Condition // set only by a plugin with VOLUME_CONDITION
 }
 
 // CapacityRequest asks the plugin how much storage it can still create.
@@ -201,13 +201,13 @@ type CapacityRequest struct {
 	FSType       string
 	MountFlags   []string
 	Parameters   map[string]string
-	Topology     map[string]string // segments; sent only to a plugin with VOLUME_ACCESSIBILITY_CONSTRAINTS
+	Topology     map[string]string // topology segments; sent only to a plugin with VOLUME_ACCESSIBILITY_CONSTRAINTS
 }
 
 // CapacityResult is the amount of storage that the plugin can still create, in bytes.
 type CapacityResult struct {
 	Available int64
-	Largest   *int64 // the largest possible volume; nil if the plugin does not report it
+	Largest   *int64 // the largest possible size of a volume; nil if the plugin does not report it
 	Smallest  *int64
 }
 
@@ -237,7 +237,7 @@ type DeleteSnapshotRequest struct {
 	Secrets Secrets
 }
 
-// GetSnapshotRequest asks the plugin for one snapshot.
+// GetSnapshotRequest asks the plugin to describe one snapshot.
 type GetSnapshotRequest struct {
 	ID      string
 	Secrets Secrets
@@ -245,10 +245,10 @@ type GetSnapshotRequest struct {
 
 // ListSnapshotsRequest asks the plugin for one page of its snapshots.
 type ListSnapshotsRequest struct {
-	SourceID   string // external id of a volume; selects its snapshots
-	ID         string // id of a snapshot; selects only that snapshot
-	MaxEntries int32  // 0 lets the plugin choose
-	Token      string // Next of the previous page; empty for the first page
+	SourceID   string // external id of a volume; selects the snapshots of this volume
+	ID         string // id of a snapshot; selects only this snapshot
+	MaxEntries int32  // 0 lets the plugin choose the number
+	Token      string // the field Next of the previous page; empty for the first page
 	Secrets    Secrets
 }
 
@@ -258,7 +258,7 @@ type SnapshotPage struct {
 	Next    string // empty on the last page
 }
 
-// GroupSnapshotRequest asks the plugin for snapshots of several volumes at the same moment. A
+// GroupSnapshotRequest asks the plugin to create snapshots of several volumes at the same moment. A
 // repeated request with the same name returns the same snapshots.
 type GroupSnapshotRequest struct {
 	Name       string
@@ -272,17 +272,17 @@ type GroupSnapshot struct {
 	ID        string
 	Snapshots []Snapshot
 	Created   time.Time
-	Ready     bool // all snapshots are ready
+	Ready     bool // set if all snapshots of the group are ready
 }
 
-// DeleteGroupSnapshotRequest asks the plugin to delete a group snapshot with its members.
+// DeleteGroupSnapshotRequest asks the plugin to delete a group snapshot and all its snapshots.
 type DeleteGroupSnapshotRequest struct {
 	ID          string
 	SnapshotIDs []string
 	Secrets     Secrets
 }
 
-// GetGroupSnapshotRequest asks the plugin for a group snapshot with its members.
+// GetGroupSnapshotRequest asks the plugin to describe a group snapshot and all its snapshots.
 type GetGroupSnapshotRequest struct {
 	ID          string
 	SnapshotIDs []string
@@ -292,8 +292,8 @@ type GetGroupSnapshotRequest struct {
 // NodeHealthRequest asks the node service for the health of a volume (CSI NodeGetVolumeHealth).
 type NodeHealthRequest struct {
 	ExternalID  string
-	Path        string // target; may be empty
-	StagingPath string // empty if the plugin does not stage
+	Path        string // the target; may be empty
+	StagingPath string // empty if the plugin has no NodeStageVolume
 }
 
 // ControllerHealthRequest asks the controller for the health of a volume (CSI
@@ -309,7 +309,7 @@ type StorageHealthRequest struct {
 	Secrets Secrets
 }
 
-// ListHealthRequest asks the plugin for one page of the volumes that have problems.
+// ListHealthRequest asks the plugin for one page of the list of volumes with problems.
 type ListHealthRequest struct {
 	MaxEntries int32
 	Token      string
@@ -328,19 +328,19 @@ type HealthPage struct {
 	Next    string // empty on the last page
 }
 
-// These are the severities of a Condition. A plugin with a newer specification may send others. The
-// agent stores those as "status N".
+// These constants are the severities of a Condition. A plugin that uses a later CSI version may
+// send others. The agent stores such a severity as "status N".
 const (
-	Degraded     = "degraded"     // usable, but impaired
-	Inaccessible = "inaccessible" // not usable; for a storage backend: unreachable
+	Degraded     = "degraded"     // the volume is usable, but impaired
+	Inaccessible = "inaccessible" // the volume is not usable, or the storage system is unreachable
 	DataLoss     = "data-loss"    // data is lost or may be lost
-	Abnormal     = "abnormal"     // from a plugin older than CSI 1.13, which gives no details
+	Abnormal     = "abnormal"     // reported by a plugin older than CSI 1.13, which cannot give details
 )
 
 // Condition is one problem that a plugin reports.
 type Condition struct {
 	Severity string `json:"severity"`
-	Reason   string `json:"reason,omitempty"` // a word in CamelCase, for programs
+	Reason   string `json:"reason,omitempty"` // one word in CamelCase, for programs
 	Message  string `json:"message,omitempty"`
 }
 
@@ -351,20 +351,21 @@ type Usage struct {
 	Available int64 `json:"available"`
 }
 
-// TotalOnly reports whether the plugin reported a total, but not the used amount. The CSI
-// specification (VolumeUsage) allows that, for example for a block device.
+// TotalOnly reports whether the plugin reported a total, but no used amount. The CSI specification
+// (VolumeUsage) allows such an answer, for example for a block device.
 func (u Usage) TotalOnly() bool { return u.Used == 0 && u.Available == 0 }
 
-// Stats describes how full a volume is. A field is nil if the plugin does not report that resource.
+// Stats describes how much of a volume is used. A field is nil if the plugin does not report that
+// resource.
 type Stats struct {
 	Bytes  *Usage `json:"bytes,omitempty"`
 	Inodes *Usage `json:"inodes,omitempty"`
-	// Condition is the problem that a plugin with VOLUME_CONDITION reports. It is nil if there is
-	// none.
+	// Condition is a problem that a plugin with VOLUME_CONDITION reports. It is nil if the plugin
+	// reports no problem.
 	Condition *Condition `json:"condition,omitempty"`
 }
 
-// String returns a text for the condition, such as "inaccessible, PathDown: no path to the array".
+// String returns a text such as "inaccessible, PathDown: no path to the array".
 func (c Condition) String() string {
 	words := c.Severity
 	if c.Reason != "" {

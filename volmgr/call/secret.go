@@ -1,7 +1,7 @@
 package call
 
-// MaxSecret is the largest length of a secret's value, in bytes. CSI limits a whole map of secrets
-// to 4 KiB. The higher limit permits a key file.
+// MaxSecret is the maximum length of a secret's value, in bytes. CSI limits all secrets of a
+// request together to 4 KiB, but a key file may be longer.
 const MaxSecret = 64 << 10
 
 // SecretRef names the source of a secret's value. The agent reads the value when a call needs it.
@@ -14,8 +14,9 @@ type SecretRef struct {
 	// Sealed is an encrypted value. It is valid only for one secret of one volume.
 	Sealed string `json:"sealed,omitempty"`
 
-	// Literal is a value that the agent has yet to seal. Keep is set to keep the sealed value that
-	// the volume already has. Records contain neither of them.
+	// Literal is a plain value that the agent must still encrypt. Keep requests that the volume
+	// keeps the encrypted value that it already has. Stored records contain neither of these
+	// fields.
 	Literal Secret `json:"-"`
 	Keep    bool   `json:"-"`
 }
@@ -30,17 +31,17 @@ func (r SecretRef) Sources() (n int) {
 	return n
 }
 
-// Secret holds a secret's value behind a pointer. A printer, logger or encoder that walks a
-// structure therefore cannot reach it.
+// Secret holds a secret's value behind a pointer. Printers, loggers and encoders that walk a
+// structure therefore do not reach the value.
 type Secret struct{ value *string }
 
 // NewSecret returns a Secret with the given value.
 func NewSecret(v string) Secret { return Secret{value: &v} }
 
-// Given reports whether the secret has a value, even an empty one.
+// Given reports whether the secret has a value. An empty value counts, too.
 func (s Secret) Given() bool { return s.value != nil }
 
-// Reveal returns the value. Only code that sends, seals or checks the value may call it.
+// Reveal returns the value. Only code that sends, encrypts or checks the value may call Reveal.
 func (s Secret) Reveal() string {
 	if s.value == nil {
 		return ""
@@ -57,5 +58,5 @@ func (Secret) GoString() string { return "***" }
 // MarshalText returns "***" in place of the value, for encoders.
 func (Secret) MarshalText() ([]byte, error) { return []byte("***"), nil }
 
-// Secrets holds the secrets that one RPC carries, by key.
+// Secrets maps keys to the secrets that one CSI call carries.
 type Secrets map[string]Secret

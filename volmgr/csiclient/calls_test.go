@@ -15,7 +15,7 @@ import (
 
 var fsWriter = call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}
 
-// rpcs contains every call of the client that concerns volumes or snapshots.
+// rpcs contains every call that the client makes about volumes or snapshots, by its CSI name.
 var rpcs = map[string]func(context.Context, *csiclient.Client, call.Secrets) error{
 	"ControllerPublishVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
 		_, err := call.Do(ctx, c, call.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, Secrets: s})
@@ -117,11 +117,12 @@ var rpcs = map[string]func(context.Context, *csiclient.Client, call.Secrets) err
 	},
 }
 
-// about lists the calls with which Info and Probe ask a plugin about itself.
+// about lists the calls by which Info and Probe ask a plugin about its own properties.
 var about = []string{"GetPluginInfo", "GetPluginCapabilities", "Probe", "ControllerGetCapabilities", "GroupControllerGetCapabilities",
 	"NodeGetCapabilities", "NodeGetInfo"}
 
-// TestEveryCallIsTabled checks that the tables above contain every call of the spec's services.
+// TestEveryCallIsTabled checks that the two tables rpcs and about contain every call of the spec's
+// services.
 func TestEveryCallIsTabled(t *testing.T) {
 	n := 0
 	for _, service := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.GroupController_ServiceDesc, csi.Node_ServiceDesc} {
@@ -137,13 +138,13 @@ func TestEveryCallIsTabled(t *testing.T) {
 	}
 }
 
-// TestSecretsOfEachCall checks that a call sends the given secrets if its message has a field for
-// them, and sends no secrets otherwise.
+// TestSecretsOfEachCall checks that a call sends the given secrets if its CSI message has a field
+// for secrets. All other calls must send no secrets.
 func TestSecretsOfEachCall(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
 	for rpc, made := range rpcs {
-		_ = made(t.Context(), c, call.Secrets{"k": call.NewSecret("s3cret")}) // the client may reject the empty answer
+		_ = made(t.Context(), c, call.Secrets{"k": call.NewSecret("s3cret")}) // an error is ignored, because the client may reject the fake's empty answer
 		req, ok := f.last(rpc).(proto.Message)
 		if !ok {
 			t.Errorf("%s was not sent", rpc)

@@ -6,8 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// These are the numbers of VOLUME_CONDITION. CSI 1.13 removed the names, but older drivers still
-// report the capability.
+// These constants are the numbers of the capability VOLUME_CONDITION. CSI 1.13 removed the names,
+// but older drivers still report the capability.
 const (
 	oldControllerCondition csi.ControllerServiceCapability_RPC_Type = 11
 	oldNodeCondition       csi.NodeServiceCapability_RPC_Type       = 4

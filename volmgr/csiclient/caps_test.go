@@ -10,8 +10,9 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// TestEachCapability checks that every capability sets one field of Caps that no other capability
-// sets. It covers the spec's capabilities and the two from before CSI 1.13.
+// TestEachCapability checks that every capability sets exactly one field of Caps, and that no two
+// capabilities set the same field. It covers all capabilities of the spec, and the two that CSI
+// 1.13 removed.
 func TestEachCapability(t *testing.T) {
 	setBy := map[string]string{}
 	one := func(name string, answers map[string]any) {

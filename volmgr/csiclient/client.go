@@ -1,8 +1,9 @@
-// Package csiclient calls CSI plugins; no other package does. It translates between the domain's
-// types and the CSI spec's types, and converts gRPC status codes into domain errors in one place.
+// Package csiclient makes the CSI calls to plugins. No other package calls plugins. The package
+// translates between the domain's types and the CSI spec's types, and converts gRPC status codes
+// into domain errors.
 //
 // A Client belongs to one instance of a plugin. A restarted plugin gets a new Client, because the
-// old one could still apply its connection backoff or receive a late answer.
+// old Client might still wait in its connection backoff or receive a late answer.
 package csiclient
 
 import (
@@ -23,7 +24,7 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// The default values of Options.
+// The default values of the Options.
 const (
 	DefaultNodeTimeout       = 2 * time.Minute
 	DefaultControllerTimeout = time.Minute
@@ -31,16 +32,16 @@ const (
 	DefaultMaxInFlight       = 32
 )
 
-// reconnectMax is the longest pause between two attempts to connect. gRPC's own default grows to
+// reconnectMax is the longest pause between two attempts to connect. gRPC's default pause grows to
 // two minutes, which is far longer than the restart of a plugin.
 const reconnectMax = time.Second
 
-// window is the size of the gRPC flow-control window in bytes, for a connection and for one call.
-// CSI answers are small. Without a fixed window, gRPC would send pings beside each call to measure
-// the link, which is useless on a local socket.
+// window is the size in bytes of the gRPC flow-control window, for a connection and for one call.
+// CSI answers are small. Without a fixed window, gRPC would send a ping with each call to measure
+// the connection, which is useless on a local socket.
 const window = 1 << 20
 
-// The values of Options.Services: the services of a plugin that a client uses.
+// The values of Options.Services.
 const (
 	AllServices    = ""
 	NodeOnly       = "node"
@@ -49,18 +50,19 @@ const (
 
 // Options configure a Client. The zero value is usable.
 type Options struct {
-	// These are the time limits of one call, including the time that the call waits because of
-	// MaxInFlight. An earlier deadline of the context has priority. Zero means the default.
+	// These fields are the time limits of one call. The limit includes the time that the call waits
+	// because of MaxInFlight. An earlier deadline of the context takes precedence. Zero means the
+	// default.
 	NodeTimeout       time.Duration
 	ControllerTimeout time.Duration
 	ProbeTimeout      time.Duration
 
-	// MaxInFlight limits how many calls run at the same time. It must be at least 1, and 0 means
-	// the default. Probe and Info do not count, because they must reach a plugin that hangs.
+	// MaxInFlight limits how many calls run at the same time. 0 means the default. Probe and Info
+	// do not count, because they must also reach a plugin whose other calls hang.
 	MaxInFlight int
 
-	// Services limits the client to one service (NodeOnly, ControllerOnly). The client acts as if
-	// the plugin lacked the other service.
+	// Services limits the client to one service of the plugin (NodeOnly or ControllerOnly). The
+	// client then behaves as if the plugin did not have the other service.
 	Services string
 
 	// Interceptors see every call. The first interceptor is the outermost.
@@ -69,17 +71,18 @@ type Options struct {
 	// Observer sees every call that the client sends, including Probe. Nil means no observer.
 	Observer Observer
 
-	// Exhausted is called when ControllerPublishVolume has failed with RESOURCE_EXHAUSTED. The
-	// node's limits may then differ from those that NodeGetInfo reported. The function must not
-	// block. Nil means no function.
+	// Exhausted is called when ControllerPublishVolume has failed with RESOURCE_EXHAUSTED. In that
+	// case, the node's limits may differ from those that NodeGetInfo reported earlier. The function
+	// must not block. Nil means that no function is called.
 	Exhausted func()
 
 	// Scrubber hides secrets in the plugin's messages. Nil means a new Scrubber.
 	Scrubber *Scrubber
 }
 
-// Observer counts calls. The method is the short name ("NodeStageVolume"), and the code is the gRPC
-// code ("OK"). Its methods run within each call and must return quickly.
+// Observer counts calls. The argument method is the short name of a call ("NodeStageVolume"), and
+// code is a gRPC code ("OK"). The client runs the methods during each call, so they must return
+// quickly.
 type Observer interface {
 	Began(method string)
 	Ended(method, code string, took time.Duration)
@@ -107,7 +110,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// timeout returns the deadline of one call.
+// timeout returns the time limit of one call.
 func (o Options) timeout(m call.Method) time.Duration {
 	if m.Service() == call.Controller {
 		return o.ControllerTimeout
@@ -134,16 +137,16 @@ type Client struct {
 // known is the result of Info, which the client caches.
 type known struct {
 	info plugin.Info
-	// groups reports the plugin capability GROUP_CONTROLLER_SERVICE.
+	// groups is set if the plugin has the capability GROUP_CONTROLLER_SERVICE.
 	groups bool
 }
 
-// Dial makes a client for the plugin at a unix socket. It returns before the connection exists: the
-// first call waits for it.
+// Dial makes a client for the plugin at a unix socket. It returns before the connection exists. The
+// first call waits for the connection.
 func Dial(socketPath string, opts Options) (*Client, error) {
 	opts = opts.withDefaults()
-	// The unix scheme of gRPC unescapes the path. The dialer therefore takes the path from
-	// socketPath instead of the target.
+	// gRPC's unix scheme would unescape the path in the target. The dialer therefore uses
+	// socketPath itself.
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socketPath)
 	}
@@ -196,8 +199,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// WaitLost returns nil when the connection is lost, and ctx.Err() if ctx ends first. The agent uses
-// it for plugins whose process it cannot watch.
+// WaitLost waits until the connection is lost and then returns nil. If ctx ends first, WaitLost
+// returns ctx.Err(). The agent uses it for plugins whose process it cannot watch.
 func (c *Client) WaitLost(ctx context.Context) error {
 	for {
 		state := c.conn.GetState()
@@ -210,7 +213,7 @@ func (c *Client) WaitLost(ctx context.Context) error {
 	}
 }
 
-// errBusy reports that a call was never sent, because too many calls were in flight.
+// errBusy means that the client did not send a call, because too many calls were in flight.
 var errBusy = errors.New("the plugin is busy")
 
 // acquire waits until the number of calls in flight is below the limit. The caller must call
@@ -230,7 +233,7 @@ func (c *Client) acquire(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// invoke sends one call with a time limit, and respects the limit of calls in flight.
+// invoke sends one call within a time limit. It waits if too many calls are in flight.
 func invoke[Req, Resp any](ctx context.Context, c *Client, step call.Method, secrets call.Secrets,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {

@@ -336,14 +336,14 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// TestMaxInFlight checks that the client respects the limit, that a waiting call ends at its
-// deadline, and that the limit does not apply to probes.
+// TestMaxInFlight checks that no more calls run than the limit allows. A waiting call must end at
+// its deadline, and the limit must not apply to probes.
 func TestMaxInFlight(t *testing.T) {
 	const limit = 3
 	f := newFake(t)
 	var running, most atomic.Int32
 	full, hold := make(chan struct{}), make(chan struct{})
-	var once sync.Once // the second calls reach the limit too
+	var once sync.Once // a second group of calls reaches the limit again
 	f.on(func(_ context.Context, m string, _ any) (any, error) {
 		if m == "NodeUnstageVolume" {
 			n := running.Add(1)

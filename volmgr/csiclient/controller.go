@@ -51,8 +51,8 @@ func (c controllerCalls) ControllerUnpublish(ctx context.Context, r call.Control
 	return err
 }
 
-// CreateVolume creates the storage of a volume. If an earlier call with the same name created it,
-// CreateVolume returns that storage.
+// CreateVolume creates the storage of a volume. If an earlier call with the same name has created
+// the storage, CreateVolume returns that storage.
 func (c controllerCalls) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
@@ -126,9 +126,9 @@ func (c controllerCalls) DeleteVolume(ctx context.Context, r call.DeleteVolumeRe
 }
 
 // ValidateCapabilities asks the plugin whether a volume supports all of the given capabilities. It
-// returns an error unless the plugin confirms each of them. An old plugin may confirm fields that
-// it does not understand. The client therefore compares the answer with the request (CSI spec,
-// ValidateVolumeCapabilities).
+// returns an error unless the plugin confirms all of them. An old plugin may return success
+// although it does not understand some fields. The client therefore compares the confirmed fields
+// with the request (CSI spec, ValidateVolumeCapabilities).
 func (c controllerCalls) ValidateCapabilities(ctx context.Context, r call.ValidateRequest) error {
 	k, err := c.caps(ctx)
 	if err != nil {
@@ -157,8 +157,8 @@ func (c controllerCalls) ValidateCapabilities(ctx context.Context, r call.Valida
 	return nil
 }
 
-// unconfirmed describes the first part of the request that the answer does not confirm. It returns
-// an empty string if the answer confirms all parts.
+// unconfirmed describes the first field of the request that the answer does not confirm. It returns
+// an empty string if the answer confirms all fields.
 func unconfirmed(asked *csi.ValidateVolumeCapabilitiesRequest, got *csi.ValidateVolumeCapabilitiesResponse_Confirmed) string {
 	if got == nil {
 		return "the plugin does not confirm the capabilities"
@@ -175,7 +175,7 @@ func unconfirmed(asked *csi.ValidateVolumeCapabilitiesRequest, got *csi.Validate
 		}
 	}
 
-	// The plugin may omit both maps from its answer.
+	// A plugin may omit both maps from its answer.
 	if len(got.GetVolumeContext()) > 0 && !maps.Equal(got.GetVolumeContext(), asked.GetVolumeContext()) {
 		return "the plugin confirms another volume context than the requested one"
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// accessMode converts an access mode to CSI. Only plugins with the capability
-// SINGLE_NODE_MULTI_WRITER know the two modes that set the number of writers on a node. For other
-// plugins, both modes become SINGLE_NODE_WRITER.
+// accessMode converts an access mode to CSI. The two modes that distinguish one writer from several
+// writers on a node exist only for plugins with the capability SINGLE_NODE_MULTI_WRITER. For other
+// plugins, accessMode converts both modes to SINGLE_NODE_WRITER.
 func accessMode(m call.AccessMode, multiWriter bool) csi.VolumeCapability_AccessMode_Mode {
 	switch m {
 	case call.SingleNodeReaderOnly:
@@ -50,8 +50,8 @@ func capability(c call.Capability, fsType string, flags []string, group string, 
 	return out
 }
 
-// capabilities converts several capabilities to CSI. If two of them are the same for the plugin, it
-// includes them only once.
+// capabilities converts several capabilities to CSI. If two of them have the same form in CSI, the
+// result contains that form only once.
 func capabilities(all []call.Capability, fsType string, flags []string, multiWriter bool) []*csi.VolumeCapability {
 	type shape struct {
 		mode       csi.VolumeCapability_AccessMode_Mode

@@ -14,12 +14,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxMessage is the maximum length, in bytes, of a plugin's message. The client truncates a longer
-// one.
+// maxMessage is the maximum length, in bytes, of a plugin's message. The client truncates longer
+// messages.
 const maxMessage = 1024
 
-// callError converts the error of a call into a *volume.CallError. A nil wire means that the call
-// was never sent.
+// callError converts the error of a call into a *volume.CallError. If w is nil, the call was never
+// sent.
 func (c *Client) callError(step call.Method, err error, w *wire) error {
 	code, message, isStatus := codes.Unknown, err.Error(), true
 	switch st, ok := status.FromError(err); {
@@ -34,7 +34,8 @@ func (c *Client) callError(step call.Method, err error, w *wire) error {
 	}
 
 	if code == codes.Canceled && c.closed.Load() {
-		// The caller did not cancel the call, so the client itself was closed during the call.
+		// The caller did not cancel the call. Therefore the client itself was closed during the
+		// call.
 		code, message = codes.Unavailable, "the connection to the plugin was closed"
 	}
 	return &volume.CallError{
@@ -53,16 +54,16 @@ func answered(code codes.Code, w *wire) bool {
 	case w == nil:
 		return true
 	case code == codes.DeadlineExceeded, code == codes.Canceled:
-		// The operation may continue in the plugin even if the plugin itself sent this code.
+		// Even if the plugin itself sent this code, the plugin may still be working on the call.
 		return false
 	default:
 		return w.answered.Load() || !w.sent.Load()
 	}
 }
 
-// retryOf returns the retry class of a code (CSI spec, section "Error Scheme", and the tables of
-// the RPCs). If the outcome of a call is unknown, the class is RetryBackoff. The agent then sends
-// the same call, or the opposite one, after a pause.
+// retryOf returns the retry class of a code. The classes follow the section "Error Scheme" of the
+// CSI spec and its tables of the RPCs. If the outcome of a call is unknown, the class is
+// RetryBackoff. After a pause, the agent then sends the same call or the call that undoes it.
 func retryOf(step call.Method, code codes.Code) volume.Retry {
 	switch code {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.OutOfRange:
@@ -75,20 +76,20 @@ func retryOf(step call.Method, code codes.Code) volume.Retry {
 		if step == call.NodeExpand {
 			return volume.RetryNever
 		}
-		return volume.RetryBackoff // the volume is in use elsewhere, but that may end
+		return volume.RetryBackoff // the volume is in use elsewhere, and that use may end
 	case codes.Aborted:
 		return volume.RetryBackoff // another operation is pending on the volume
 	case codes.NotFound, codes.ResourceExhausted:
-		return volume.RetryBackoff // the next attempt verifies or frees the resource
+		return volume.RetryBackoff // the object or the resource may be available again at the next attempt
 	default:
-		// The codes here are Canceled, DeadlineExceeded, Unavailable, Unknown, Internal, DataLoss,
-		// and any that gRPC has not defined yet.
+		// These codes are Canceled, DeadlineExceeded, Unavailable, Unknown, Internal, DataLoss, and
+		// any code that gRPC does not define yet.
 		return volume.RetryBackoff
 	}
 }
 
-// refused returns an error that the client makes itself. Either the client cannot send the call as
-// requested, or it cannot use the plugin's OK answer.
+// refused returns an error of the client itself. The client uses it if it cannot send the call as
+// requested, or if it cannot use the plugin's OK answer.
 func refused(step call.Method, code string, retry volume.Retry, message string) error {
 	return &volume.CallError{Step: string(step), Code: code, Message: message, Retry: retry, Answered: true}
 }
@@ -99,8 +100,8 @@ const noMessage = "(the plugin gave no message)"
 // words makes a plugin's message safe to store and show. The result contains no secrets and no
 // control characters. It is one line of valid UTF-8 of at most maxMessage bytes.
 func (c *Client) words(s string) string {
-	// Secrets are removed first, because the later steps could change a secret so that Scrub does
-	// not recognize it.
+	// The client masks secrets first, because the later steps could change a secret so that Scrub
+	// no longer recognizes it.
 	s = c.opts.Scrubber.Scrub(s)
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	s = strings.Map(func(r rune) rune {
@@ -113,8 +114,8 @@ func (c *Client) words(s string) string {
 			return r
 		}
 	}, s)
-	// This second Scrub finds secrets that became visible when the characters between their parts
-	// were removed.
+	// The second Scrub masks secrets that appeared because characters between their parts were
+	// removed.
 	s = c.opts.Scrubber.Scrub(strings.Join(strings.Fields(s), " "))
 	if s == "" {
 		return noMessage
@@ -122,7 +123,7 @@ func (c *Client) words(s string) string {
 	return truncate(s, maxMessage)
 }
 
-// truncate shortens s to at most limit bytes. It does not cut a character in two.
+// truncate shortens s to at most limit bytes, without splitting a character.
 func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s

@@ -54,7 +54,7 @@ func TestCodes(t *testing.T) {
 				f.fails(rpc, status.Error(row.code, "the plugin's words"))
 				want := volume.CallError{Step: rpc, Code: row.name, Message: "the plugin's words", Retry: row.retry, Answered: row.answered}
 				if rpc == "NodeExpandVolume" && row.code == codes.FailedPrecondition {
-					want.Retry = volume.RetryNever // the spec forbids a retry of this call
+					want.Retry = volume.RetryNever // the spec forbids retries of this call
 				}
 				if got := callError(t, call(t.Context(), c, nil)); !reflect.DeepEqual(*got, want) {
 					t.Errorf("got %+v, want %+v", *got, want)
@@ -103,7 +103,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestCallerGivesUp checks that a cancelled call counts as possibly still running in the plugin.
+// TestCallerGivesUp checks the error of a call that the caller cancels. The error must say that the
+// plugin may still be working on the call.
 func TestCallerGivesUp(t *testing.T) {
 	f := newFake(t)
 	arrived := make(chan struct{})
@@ -123,8 +124,8 @@ func TestCallerGivesUp(t *testing.T) {
 	}
 }
 
-// TestConnectionLost checks the errors for a plugin that dies during a call, and for one that does
-// not exist.
+// TestConnectionLost checks the errors for a plugin that dies during a call, and for a socket
+// without a plugin.
 func TestConnectionLost(t *testing.T) {
 	f := newFake(t)
 	arrived, release := make(chan struct{}), make(chan struct{})
@@ -143,8 +144,8 @@ func TestConnectionLost(t *testing.T) {
 	go func() { lost <- c.WaitLost(t.Context()) }()
 	stopped := make(chan struct{})
 	go func() { <-arrived; close(release); close(stopped); f.server.Stop() }()
-	// Stop may cut the connection before or after the plugin's answer. If the call fails, the error
-	// must be an unanswered Unavailable.
+	// Stop may close the connection before or after the plugin answers. If the call fails, its code
+	// must be Unavailable, and the call must count as unanswered.
 	if err := rpcs["NodeUnstageVolume"](t.Context(), c, nil); err != nil {
 		if got := callError(t, err); got.Code != "Unavailable" || got.Answered {
 			t.Errorf("lost: got %+v", *got)
@@ -166,8 +167,8 @@ func TestConnectionLost(t *testing.T) {
 	}
 }
 
-// TestUnansweredWhenCut checks that the outcome of a call is unknown if the connection breaks
-// during the call.
+// TestUnansweredWhenCut checks that a call counts as unanswered if the connection breaks during the
+// call.
 func TestUnansweredWhenCut(t *testing.T) {
 	f := newFake(t)
 	arrived := make(chan struct{})
@@ -192,8 +193,8 @@ func TestUnansweredWhenCut(t *testing.T) {
 	}
 }
 
-// TestReconnect checks that the client reconnects to a restarted plugin at the same path, within
-// the longest pause.
+// TestReconnect checks that the client reconnects to a plugin that was restarted at the same path.
+// This must happen within the longest pause between two attempts.
 func TestReconnect(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
@@ -276,8 +277,8 @@ func TestSecretsAreScrubbed(t *testing.T) {
 	if !strings.Contains(got.Message, "mount -o password=*** failed") {
 		t.Errorf("got %q", got.Message)
 	}
-	// This call has no secrets. The limit cuts its message in the middle of a secret of an earlier
-	// call.
+	// This call itself has no secrets. The length limit truncates its message in the middle of a
+	// secret that an earlier call sent.
 	f.fails("NodeUnstageVolume", status.Error(codes.Internal, strings.Repeat("z", 1020)+"hunter2 &x"))
 	if got := callError(t, rpcs["NodeUnstageVolume"](t.Context(), c, nil)); strings.Contains(got.Message, "hun") {
 		t.Errorf("a secret of an earlier call leaks: …%q", got.Message[1000:])

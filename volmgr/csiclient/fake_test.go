@@ -15,15 +15,15 @@ import (
 	"github.com/volagent/volagent/volmgr/csiclient"
 )
 
-// fake is a plugin that answers every call with one function. If the function returns no answer for
-// a method, the fake uses good.
+// fake is a plugin whose answers come from one function. If the function returns no answer for a
+// method, the fake answers with the result of good.
 type fake struct {
 	socket string
 	server *grpc.Server
 
 	mu     sync.Mutex
 	answer func(ctx context.Context, method string, req any) (any, error)
-	seen   map[string]any // the last request of each method
+	seen   map[string]any // the last request of each method, by the method's name
 	calls  map[string]int
 }
 
@@ -145,7 +145,7 @@ func pluginCaps(types ...csi.PluginCapability_Service_Type) *csi.GetPluginCapabi
 	return resp
 }
 
-// good returns the answer of a plugin that supports everything.
+// good returns the answer of a plugin that supports all features.
 func good(method string) any {
 	switch method {
 	case "Probe":

@@ -11,7 +11,7 @@ func (c *Client) Call(ctx context.Context, m call.Method, request any) (any, err
 	return c.handlers.Call(ctx, m, request)
 }
 
-// handlers returns the functions that translate each call to CSI and send it.
+// handlers returns a function for each call, which translates the call to CSI and sends it.
 func handlers(c *Client) call.Handlers {
 	h, node, controller := call.Handlers{}, nodeCalls{c}, controllerCalls{c}
 

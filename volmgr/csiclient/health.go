@@ -31,7 +31,7 @@ func (c nodeCalls) StorageHealth(ctx context.Context, r call.StorageHealthReques
 			severity = call.Degraded
 		case csi.StorageHealthErrorType_STORAGE_UNREACHABLE:
 			severity = call.Inaccessible
-		default: // a status from a newer specification
+		default: // a later CSI version may define other statuses
 		}
 
 		out = append(out, c.entry(severity, b.GetReason(), b.GetMessage()))
@@ -69,7 +69,7 @@ func (c *Client) health(h *csi.VolumeHealth) call.Health {
 			severity = call.Inaccessible
 		case csi.VolumeHealthErrorType_DATA_LOSS:
 			severity = call.DataLoss
-		default: // a type from a newer specification
+		default: // a later CSI version may define other types
 		}
 
 		out.Entries = append(out.Entries, c.entry(severity, e.GetReason(), e.GetMessage()))
@@ -78,8 +78,8 @@ func (c *Client) health(h *csi.VolumeHealth) call.Health {
 	return out
 }
 
-// entry converts one health problem and makes the plugin's texts safe to show. It keeps an empty
-// text empty.
+// entry converts one health problem and makes the plugin's texts safe to show. An empty text
+// remains empty.
 func (c *Client) entry(severity, reason, message string) call.Condition {
 	if message != "" {
 		message = c.words(message)
@@ -90,13 +90,14 @@ func (c *Client) entry(severity, reason, message string) call.Condition {
 	return call.Condition{Severity: severity, Reason: reason, Message: message}
 }
 
-// conditionField is the number of the field that held a VolumeCondition before CSI 1.13 removed it.
-// The field was in NodeGetVolumeStatsResponse and in the VolumeStatus of two answers.
+// conditionField is the number of the field that contained a VolumeCondition before CSI 1.13
+// removed that type. NodeGetVolumeStatsResponse and both VolumeStatus messages of the controller
+// had this field.
 const conditionField protowire.Number = 2
 
-// condition reads the VolumeCondition {abnormal = 1, message = 2} of a driver from before CSI 1.13.
-// In the present spec, this is an unknown field. It returns nil if the field is missing or reports
-// no problem.
+// condition reads a VolumeCondition {abnormal = 1, message = 2} from a message of a driver that is
+// older than CSI 1.13. The present spec does not define the field, so gRPC keeps it as an unknown
+// field. condition returns nil if the field is missing or reports no problem.
 func (c *Client) condition(m proto.Message) *call.Condition {
 	if m == nil || !m.ProtoReflect().IsValid() {
 		return nil
@@ -130,7 +131,7 @@ func (c *Client) condition(m proto.Message) *call.Condition {
 	return nil
 }
 
-// oldCondition parses the encoded VolumeCondition.
+// oldCondition parses an encoded VolumeCondition.
 func oldCondition(body []byte) (abnormal bool, message string) {
 	for len(body) > 0 {
 		num, typ, n := protowire.ConsumeTag(body)

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csiclient"
 )
 
-// TestHealth checks that the client converts the problems that a plugin reports to the domain's
-// terms. A problem type from a newer specification appears as its number.
+// TestHealth checks that the client converts a plugin's health problems to the types of the domain.
+// A problem type of a later CSI version must appear as its number.
 func TestHealth(t *testing.T) {
 	type entry = csi.VolumeHealth_VolumeHealthEntry
 	ill := &csi.VolumeHealth{VolumeId: "x", HealthStatuses: []*entry{
@@ -38,7 +38,7 @@ func TestHealth(t *testing.T) {
 			{Status: csi.StorageHealthErrorType_STORAGE_DEGRADED, Reason: "Paths", Message: "one of two"}, {Status: csi.StorageHealthErrorType_STORAGE_UNREACHABLE}, {Status: 9}}},
 	})
 	c := f.client(t, csiclient.Options{})
-	storage, err := call.Do(t.Context(), c, call.StorageHealthRequest{Secrets: s3cret}) // this call gives the secret to the scrubber
+	storage, err := call.Do(t.Context(), c, call.StorageHealthRequest{Secrets: s3cret}) // the secret of this call must also be masked in later answers
 	want := []call.Condition{{Severity: call.Degraded, Reason: "Paths", Message: "one of two"}, {Severity: call.Inaccessible}, {Severity: "status 9"}}
 	if err != nil || !reflect.DeepEqual(storage, want) {
 		t.Errorf("storage: got %+v, %v", storage, err)
@@ -59,7 +59,7 @@ func TestHealth(t *testing.T) {
 	f.sent(t, "ControllerListVolumeHealth", &csi.ControllerListVolumeHealthRequest{MaxEntries: 3, StartingToken: "here", Secrets: sentSecret})
 }
 
-// TestHealthSaysNothing checks that an empty answer means that there is no problem.
+// TestHealthSaysNothing checks that an empty answer counts as a volume without problems.
 func TestHealthSaysNothing(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
@@ -72,14 +72,15 @@ func TestHealthSaysNothing(t *testing.T) {
 	}
 }
 
-// old returns an encoded VolumeCondition in the field that CSI 1.13 removed.
+// old returns an encoded VolumeCondition, in the field that CSI 1.13 removed.
 func old(abnormal uint64, message string) []byte {
 	body := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), abnormal)
 	body = protowire.AppendString(protowire.AppendTag(body, 2, protowire.BytesType), message)
 	return protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), body)
 }
 
-// conditions returns the conditions from the three answers that can contain one.
+// conditions makes the three calls whose answers can contain a VolumeCondition, and returns the
+// condition from each of them. The fake adds the bytes raw to its answers.
 func conditions(t *testing.T, f *fake, c *csiclient.Client, raw []byte) []*call.Condition {
 	t.Helper()
 	stats, one, listed := &csi.NodeGetVolumeStatsResponse{}, &csi.ControllerGetVolumeResponse_VolumeStatus{}, &csi.ListVolumesResponse_VolumeStatus{}
@@ -93,7 +94,7 @@ func conditions(t *testing.T, f *fake, c *csiclient.Client, raw []byte) []*call.
 			"ListVolumes":         &csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{{Volume: &csi.Volume{VolumeId: "x"}, Status: listed}}},
 		}[m], nil
 	})
-	// gRPC rejects bytes that are not a valid message, so those calls fail.
+	// If raw is not a valid message, gRPC rejects the answers, and the calls fail.
 	var got []*call.Condition
 	if s, err := call.Do(t.Context(), c, call.StatsRequest{ExternalID: "x", Path: "/t"}); err == nil {
 		got = append(got, s.Condition)
@@ -140,7 +141,7 @@ func TestOldCondition(t *testing.T) {
 	}
 }
 
-// TestOldConditionGarbage checks that no content of the old field crashes the agent.
+// TestOldConditionGarbage checks that random content of the removed field does not crash the agent.
 func TestOldConditionGarbage(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
@@ -149,13 +150,13 @@ func TestOldConditionGarbage(t *testing.T) {
 	for range 300 {
 		body := make([]byte, random.IntN(12))
 		for i := range body {
-			body[i] = byte(random.IntN(32)) // mostly small tags and lengths, which the parser accepts most often
+			body[i] = byte(random.IntN(32)) // small values often form valid tags and lengths
 		}
 		raw := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), body)
 		seen += len(conditions(t, f, c, raw))
 		seen += len(conditions(t, f, c, body))
 	}
-	if seen < 900 { // gRPC accepts the first of each pair in all three answers
+	if seen < 900 { // the first call of conditions always gets three valid answers
 		t.Errorf("only %d answers were read", seen)
 	}
 }

@@ -33,9 +33,9 @@ func (c *Client) Probe(ctx context.Context) (bool, error) {
 	}
 }
 
-// Info asks the plugin for its identity and capabilities, and caches the answer for the calls that
-// depend on it. A plugin may lack the controller or the node service. Info does not set
-// PluginInfo.ID.
+// Info asks the plugin for its identity and capabilities. It caches the answer for the calls that
+// depend on the capabilities. A plugin may lack the controller service or the node service. Info
+// does not set plugin.Info.ID.
 func (c *Client) Info(ctx context.Context) (plugin.Info, error) {
 	k := &known{}
 	err := c.askIdentity(ctx, k)
@@ -45,7 +45,7 @@ func (c *Client) Info(ctx context.Context) (plugin.Info, error) {
 	if err == nil && k.groups {
 		err = c.askGroups(ctx, k)
 	}
-	if !k.info.HasController { // both capabilities concern controller calls
+	if !k.info.HasController { // both capabilities apply only to controller calls
 		k.info.Caps.Topology, k.info.Caps.Offline = false, false
 	}
 	if err == nil && c.opts.Services != ControllerOnly {
@@ -59,7 +59,7 @@ func (c *Client) Info(ctx context.Context) (plugin.Info, error) {
 	return k.info, nil
 }
 
-// caps returns the plugin's capabilities. It calls Info unless the answer is cached.
+// caps returns the plugin's capabilities. If they are not in the cache, caps calls Info.
 func (c *Client) caps(ctx context.Context) (*known, error) {
 	if k := c.known.Load(); k != nil {
 		return k, nil
@@ -94,7 +94,7 @@ func (c *Client) askIdentity(ctx context.Context, k *known) error {
 			k.info.Caps.Topology = true
 		case csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE:
 			k.groups = c.opts.Services != NodeOnly
-		default: // a capability that the agent does not use
+		default: // the agent does not use the other capabilities
 		}
 
 		if one.GetVolumeExpansion().GetType() == csi.PluginCapability_VolumeExpansion_OFFLINE {
@@ -108,8 +108,8 @@ func (c *Client) askIdentity(ctx context.Context, k *known) error {
 func (c *Client) askController(ctx context.Context, k *known) error {
 	resp, err := ask(ctx, c, stepControllerGetCapabilities, c.controller.ControllerGetCapabilities, &csi.ControllerGetCapabilitiesRequest{})
 	if isUnimplemented(err) {
-		// The plugin's binary contains both parts and runs only as the node part here. It reports a
-		// controller that this process does not serve.
+		// Some plugins use one binary for both services. If such a binary runs only as the node
+		// part, it still reports a controller service, which this process does not serve.
 		k.info.HasController = false
 		return nil
 	}
@@ -170,8 +170,8 @@ func (c *Client) askNodeInfo(ctx context.Context, k *known) error {
 	return err
 }
 
-// NodeInfo calls NodeGetInfo again and returns the cached information with the new answer. The
-// limits and the topology of a node may change while the plugin runs.
+// NodeInfo calls NodeGetInfo again and returns the cached Info with the new answer. A node's limits
+// and topology may change while the plugin runs.
 func (c *Client) NodeInfo(ctx context.Context) (plugin.Info, error) {
 	was, err := c.caps(ctx)
 	if err != nil {
@@ -208,7 +208,8 @@ func (c *Client) askGroups(ctx context.Context, k *known) error {
 	return err
 }
 
-// ask sends one of the calls that Info makes. The limit of calls in flight does not apply to it.
+// ask sends one of the calls that Info makes. The limit on calls in flight does not apply to these
+// calls.
 func ask[Req, Resp any](ctx context.Context, c *Client, step call.Method,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
@@ -217,8 +218,9 @@ func ask[Req, Resp any](ctx context.Context, c *Client, step call.Method,
 	return send(ctx, c, step, method, req)
 }
 
-// capName returns the name of a capability, or its number if this agent's CSI spec has no name for
-// it. The parameter condition is the number that VOLUME_CONDITION had before CSI 1.13.
+// capName returns the name of a capability. If this agent's CSI spec has no name for it, capName
+// returns its number. The parameter condition is the number that VOLUME_CONDITION had before CSI
+// 1.13.
 func capName(n int32, names map[int32]string, condition int32) string {
 	if n == condition {
 		return "VOLUME_CONDITION"
@@ -229,7 +231,7 @@ func capName(n int32, names map[int32]string, condition int32) string {
 	return strconv.Itoa(int(n))
 }
 
-// isUnimplemented reports whether an error means that the plugin does not implement the call.
+// isUnimplemented reports whether the plugin answered that it does not implement the call.
 func isUnimplemented(err error) bool {
 	var call *volume.CallError
 	return errors.As(err, &call) && call.Code == codes.Unimplemented.String()

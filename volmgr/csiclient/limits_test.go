@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestAnswersBeyondLimits checks that the client rejects an answer with values longer than CSI
-// allows. Later calls would have to send these values back to the plugin.
+// TestAnswersBeyondLimits checks that the client rejects an answer with values that are longer than
+// CSI allows. Later calls would have to send these values back to the plugin.
 func TestAnswersBeyondLimits(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("x", n) }
 	f := newFake(t)

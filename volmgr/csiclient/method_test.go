@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// TestMethods checks the table of methods against the CSI spec's services.
+// TestMethods compares the table of methods with the services in the CSI spec.
 func TestMethods(t *testing.T) {
 	spec := map[call.Method]call.Service{}
 	for service, descs := range map[call.Service][]grpc.ServiceDesc{
@@ -32,7 +32,7 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// TestHandlers checks that the client has a function for each call, and for no other.
+// TestHandlers checks that the client has a function for each call, and no other functions.
 func TestHandlers(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(handlers(&Client{}))); !slices.Equal(got, call.Methods()) {
 		t.Errorf("the client handles %v, want %v", got, call.Methods())

@@ -66,7 +66,7 @@ func (c nodeCalls) NodeUnpublish(ctx context.Context, r call.NodeUnpublishReques
 	return err
 }
 
-// NodeStats asks the plugin for the usage of a volume.
+// NodeStats asks the plugin how much of a volume is used.
 func (c nodeCalls) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
 	resp, err := invoke(ctx, c.Client, call.NodeStats, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
 		VolumeId:          r.ExternalID,
@@ -82,7 +82,7 @@ func (c nodeCalls) NodeStats(ctx context.Context, r call.StatsRequest) (call.Sta
 			stats.Bytes = usage
 		case csi.VolumeUsage_INODES:
 			stats.Inodes = usage
-		default: // a unit from a newer specification
+		default: // a later CSI version may define other units
 		}
 	}
 
@@ -110,8 +110,8 @@ func (c nodeCalls) NodeExpand(ctx context.Context, r call.NodeExpandRequest) (in
 	return resp.GetCapacityBytes(), err
 }
 
-// mountGroup returns the group if the plugin has the capability VOLUME_MOUNT_GROUP. Otherwise it
-// returns an empty string, because the spec forbids the field.
+// mountGroup returns the group if the plugin has the capability VOLUME_MOUNT_GROUP. For other
+// plugins it returns an empty string, because the spec forbids them the field.
 func mountGroup(k *known, group string) string {
 	if !k.info.Caps.MountGroup {
 		return ""
@@ -119,9 +119,10 @@ func mountGroup(k *known, group string) string {
 	return group
 }
 
-// publishContext returns the context if the plugin has ControllerPublishVolume, and nil otherwise
-// (CSI spec, NodeStageVolume and NodePublishVolume). A node part does not report whether its
-// controllers have that call. In that case a context exists only if they do.
+// publishContext returns the publish context for a node call, or nil if the plugin has no
+// ControllerPublishVolume (CSI spec, NodeStageVolume and NodePublishVolume). A node part does not
+// report whether its controllers have ControllerPublishVolume. For a node part, publishContext
+// always returns the context, because the context is empty if no such call was made.
 func (c *Client) publishContext(k *known, pc map[string]string) map[string]string {
 	if !k.info.Caps.Attach && c.opts.Services != NodeOnly {
 		return nil

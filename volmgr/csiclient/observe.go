@@ -18,8 +18,9 @@ func (c *Client) began(step call.Method) (since time.Time) {
 	return since
 }
 
-// ended tells the observer how a call ended. It replaces a code that gRPC does not define by
-// Unknown. Otherwise a plugin that invents codes could create an unlimited number of metrics.
+// ended tells the observer that a call has ended, and with which code. It replaces a code that gRPC
+// does not define with Unknown. Otherwise a plugin that invents codes could create an unlimited
+// number of metrics.
 func (c *Client) ended(step call.Method, since time.Time, err error) {
 	if c.opts.Observer == nil {
 		return

@@ -20,7 +20,7 @@ import (
 type tally struct {
 	mu    sync.Mutex
 	began []string
-	ended []string // each as "method code"
+	ended []string // one text "method code" for each call
 	bad   bool
 }
 
@@ -37,8 +37,8 @@ func (o *tally) Ended(method, code string, took time.Duration) {
 	o.bad = o.bad || took <= 0 || took > time.Minute
 }
 
-// TestObserver checks that the observer sees every call once, with the call's wire name and the
-// code of the answer.
+// TestObserver checks that the observer sees every call exactly once, with the call's CSI name and
+// the code of the answer.
 func TestObserver(t *testing.T) {
 	f := newFake(t)
 	o := &tally{}
@@ -56,7 +56,7 @@ func TestObserver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, rpc := range rpcs {
-		_ = rpc(t.Context(), c, nil) // the client may reject the empty answer
+		_ = rpc(t.Context(), c, nil) // an error is ignored, because the client may reject the fake's empty answer
 	}
 	if !slices.Equal(o.began, sent) || len(sent) < 6+len(rpcs) {
 		t.Errorf("observed\n%v\nand sent\n%v", o.began, sent)

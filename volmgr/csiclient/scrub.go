@@ -15,24 +15,25 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// maxScrubbed limits how many spellings a Scrubber remembers. When the limit is reached, the
-// Scrubber forgets the oldest first.
+// maxScrubbed limits how many spellings a Scrubber remembers. Above this limit, the Scrubber
+// forgets the oldest spelling first.
 const maxScrubbed = 4096
 
 // minAnywhere is the minimum length, in bytes, of a secret that the Scrubber masks anywhere in a
-// text. It masks a shorter secret only as a separate word, because the secret may be part of
-// ordinary words. In a multi-line secret, each line of at least this length counts as a secret.
+// text. It masks a shorter secret only if the secret is a separate word, because a short secret may
+// also occur inside ordinary words. In a multi-line secret, each line of at least this length
+// counts as a secret of its own.
 const minAnywhere = 8
 
 // minEncoded is the minimum length, in bytes, of a secret whose encoded forms the Scrubber also
-// masks. The encoded forms of shorter secrets would match too much other text.
+// masks. The encoded forms of a shorter secret would also match other text.
 const minEncoded = 4
 
 // mask is the text that replaces a secret.
 const mask = "***"
 
-// unmaskedKeys lists keys whose values are names and not secret. Drivers quote these values in
-// their errors, which would be unreadable with masked values.
+// unmaskedKeys lists keys whose values are names, and not secrets. Drivers quote these values in
+// their errors. Masking them would make the errors unreadable.
 var unmaskedKeys = []string{"name", "region", "storage", "bucket", "endpoint"}
 
 // Scrubber replaces secrets by "***" in a plugin's messages (docs/security.md states the rule). It
@@ -41,19 +42,21 @@ var unmaskedKeys = []string{"name", "region", "storage", "bucket", "endpoint"}
 type Scrubber struct {
 	mu       sync.Mutex
 	seen     map[spelling]bool
-	order    []spelling // oldest first
+	order    []spelling // from the oldest to the newest spelling
 	unmasked []string
 }
 
 // spelling is one form in which a message may contain the value of a secret.
 type spelling struct {
-	key      string // the secret's key in lower case
-	text     string
-	anywhere bool // otherwise Scrub masks it only as a separate word
+	key  string // the secret's key in lower case
+	text string
+	// anywhere is set if Scrub masks the spelling anywhere in a text. Otherwise Scrub masks the
+	// spelling only as a separate word.
+	anywhere bool
 }
 
-// Unmask makes the Scrubber show the values of these keys, in addition to unmaskedKeys. It ignores
-// the case of keys.
+// Unmask makes the Scrubber show the values of the given keys, as it does for unmaskedKeys. The
+// case of the keys does not matter.
 func (s *Scrubber) Unmask(keys ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +66,8 @@ func (s *Scrubber) Unmask(keys ...string) {
 	}
 }
 
-// Add remembers the values of secrets and the spellings in which programs usually print them.
+// Add remembers the values of the secrets, and the other forms in which programs usually print such
+// values.
 func (s *Scrubber) Add(secrets call.Secrets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +77,8 @@ func (s *Scrubber) Add(secrets call.Secrets) {
 		key = strings.ToLower(key)
 		s.addAll(key, value)
 
-		// The value may be an address whose key is unmasked. A password in the address is still a
-		// secret.
+		// The value may be a URL that is not masked because of its key. A password inside the URL
+		// is still a secret.
 		if u, err := url.Parse(strings.TrimSpace(value)); err == nil && u.User != nil {
 			password, _ := u.User.Password()
 			s.addAll(key+" password", password)
@@ -123,8 +127,8 @@ func (s *Scrubber) Scrub(text string) string {
 	all := s.masked()
 	text, found := replace(text, all)
 
-	// A mask and the characters next to it may spell another secret. The loop terminates, because
-	// each round makes the text shorter.
+	// A mask and the characters next to it may together form another secret, so the loop repeats
+	// the replacement. The loop ends, because each round makes the text shorter.
 	long := slices.DeleteFunc(all, func(one spelling) bool { return !one.anywhere })
 	for found {
 		text, found = replace(text, long)
@@ -132,11 +136,11 @@ func (s *Scrubber) Scrub(text string) string {
 	return text
 }
 
-// span is a part of a text, from the byte at from up to but excluding the byte at to.
+// span is the range of bytes in a text that begins at from and ends before to.
 type span struct{ from, to int }
 
-// replace masks all spellings in a text, even if they overlap. It reports whether it found any
-// spelling.
+// replace masks all spellings in a text, even if they overlap. It also reports whether it found any
+// of them.
 func replace(text string, all []spelling) (string, bool) {
 	var spans []span
 	for _, one := range all {
@@ -163,7 +167,7 @@ func replace(text string, all []spelling) (string, bool) {
 	return out.String(), true
 }
 
-// find appends all positions of the spelling in a text to spans.
+// find appends to spans every position of the spelling in the text.
 func (one spelling) find(spans []span, text string) []span {
 	for from := 0; ; {
 		at := strings.Index(text[from:], one.text)
@@ -179,7 +183,8 @@ func (one spelling) find(spans []span, text string) []span {
 	}
 }
 
-// isWord reports whether the spelling stands alone in the text, and is not part of a longer word.
+// isWord reports whether the found spelling is a whole word of the text, and not part of a longer
+// word.
 func (one spelling) isWord(text string, found span) bool {
 	first, _ := utf8.DecodeRuneInString(one.text)
 	last, _ := utf8.DecodeLastRuneInString(one.text)
@@ -190,12 +195,12 @@ func (one spelling) isWord(text string, found span) bool {
 	return !joinedBefore && !joinedAfter
 }
 
-// inWord reports whether a character is part of a word. At the end of a text and for invalid bytes,
-// decoding returns utf8.RuneError, which is not part of a word.
+// inWord reports whether a character is part of a word. At the ends of a text and for invalid
+// bytes, decoding returns utf8.RuneError, which is not part of a word.
 func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
 
 // spellings lists the forms in which a secret's value may appear in a message. Scrub masks the
-// forms of a long value anywhere, and those of a short one only as words.
+// forms of a long value anywhere, and the forms of a short value only as separate words.
 func spellings(value string) []spelling {
 	var all []spelling
 	for _, v := range []string{value, strings.TrimSpace(value)} {

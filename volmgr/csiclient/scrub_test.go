@@ -19,7 +19,7 @@ func secretsOf(pairs ...string) call.Secrets {
 	return all
 }
 
-// TestScrubRule checks the rule of docs/security.md, case by case.
+// TestScrubRule checks each case of the masking rule in docs/security.md.
 func TestScrubRule(t *testing.T) {
 	for name, tt := range map[string]struct {
 		secrets    call.Secrets
@@ -58,8 +58,8 @@ func TestScrubRule(t *testing.T) {
 	}
 }
 
-// FuzzScrub checks that a text contains no secret of 8 bytes or more, in any form, after Scrub.
-// Scrub must not change a text without secrets.
+// FuzzScrub checks that Scrub masks every secret of 8 bytes or more in all its forms. Scrub must
+// not change a text without secrets.
 func FuzzScrub(f *testing.F) {
 	f.Add("hunter2hunter2", "short", "it is %s, and short %s", "x")
 	f.Add("********", "*", "%s****%s", "***")

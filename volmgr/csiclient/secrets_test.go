@@ -14,7 +14,7 @@ import (
 )
 
 // takers returns the names of the CSI calls whose requests have a field for secrets. It omits
-// SnapshotMetadata, a service for backup programs that the agent does not call.
+// SnapshotMetadata, which is a service for backup programs that the agent does not call.
 func takers(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -36,8 +36,8 @@ func takers(t *testing.T) []string {
 	return names
 }
 
-// TestSecretsGoWithEveryCall makes every call of the client, with secrets if the request accepts
-// them. The test checks that the secrets appear in each CSI message with a field for secrets.
+// TestSecretsGoWithEveryCall makes every call of the client, with secrets if the request can hold
+// them. The test checks that each CSI message with a field for secrets contains these secrets.
 func TestSecretsGoWithEveryCall(t *testing.T) {
 	secrets := call.Secrets{"key": call.NewSecret("hunter2")}
 	given := map[string]bool{}
@@ -51,7 +51,7 @@ func TestSecretsGoWithEveryCall(t *testing.T) {
 	c := newFake(t).client(t, csiclient.Options{Interceptors: []grpc.UnaryClientInterceptor{see}})
 	for name, do := range rpcs {
 		if err := do(t.Context(), c, secrets); err != nil {
-			t.Logf("%s: %v", name, err) // the fake's empty answer need not be valid
+			t.Logf("%s: %v", name, err) // the client may reject the fake's empty answer
 		}
 	}
 	for _, name := range takers(t) {

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// CreateSnapshot creates a snapshot. If an earlier call with the same name created it,
-// CreateSnapshot returns that snapshot.
+// CreateSnapshot creates a snapshot. If an earlier call with the same name has created the
+// snapshot, CreateSnapshot returns that snapshot.
 func (c controllerCalls) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (call.Snapshot, error) {
 	resp, err := invoke(ctx, c.Client, call.CreateSnapshot, r.Secrets, c.controller.CreateSnapshot,
 		&csi.CreateSnapshotRequest{SourceVolumeId: r.SourceID, Name: r.Name, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
@@ -52,7 +52,7 @@ func (c controllerCalls) ListSnapshots(ctx context.Context, r call.ListSnapshots
 }
 
 // CreateGroupSnapshot creates snapshots of several volumes at the same moment. If an earlier call
-// with the same name created the group, CreateGroupSnapshot returns that group.
+// with the same name has created the group, CreateGroupSnapshot returns that group.
 func (c controllerCalls) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
 	resp, err := invoke(ctx, c.Client, call.CreateGroupSnapshot, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
 		&csi.CreateVolumeGroupSnapshotRequest{Name: r.Name, SourceVolumeIds: r.SourceIDs, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
@@ -79,7 +79,8 @@ func (c controllerCalls) GetGroupSnapshot(ctx context.Context, r call.GetGroupSn
 	return group(call.GetGroupSnapshot, resp.GetGroupSnapshot())
 }
 
-// named converts a snapshot. It rejects one without an id, because the agent could never delete it.
+// named converts a snapshot. It rejects a snapshot without an id, because the agent could never
+// delete such a snapshot.
 func named(step call.Method, s *csi.Snapshot) (call.Snapshot, error) {
 	if s.GetSnapshotId() == "" {
 		return call.Snapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a snapshot id")

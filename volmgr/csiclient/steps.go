@@ -2,8 +2,8 @@ package csiclient
 
 import "github.com/volagent/volagent/volmgr/call"
 
-// These are the calls with which the client asks a plugin about itself. The package volume names
-// all other calls.
+// These names are the calls by which the client asks a plugin about its own properties. The package
+// call defines the names of all other calls.
 const (
 	stepProbe                     call.Method = "Probe"
 	stepGetPluginInfo             call.Method = "GetPluginInfo"

@@ -16,12 +16,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// answers sets the answers of some methods of the fake. The other methods answer as before.
+// answers sets the fake's answers to some methods. The answers to other methods do not change.
 func (f *fake) answers(by map[string]any) {
 	f.on(func(_ context.Context, m string, _ any) (any, error) { return by[m], nil })
 }
 
-// able returns answers that add capabilities which the fake lacks by default.
+// able returns answers that report additional capabilities, which the fake does not report by
+// default.
 func able() map[string]any {
 	return map[string]any{
 		"ControllerGetCapabilities": controllerCaps(csi.ControllerServiceCapability_RPC_MODIFY_VOLUME, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER),
@@ -82,7 +83,7 @@ func TestExpand(t *testing.T) {
 }
 
 // TestMutableParameters checks that the client sends mutable parameters only to plugins that
-// support them. For other plugins, CreateVolume fails if it is given mutable parameters.
+// support them. For other plugins, CreateVolume with mutable parameters must fail.
 func TestMutableParameters(t *testing.T) {
 	params := map[string]string{"iops": "5"}
 	f := newFake(t)
@@ -143,7 +144,7 @@ func TestListVolumes(t *testing.T) {
 			{Volume: &csi.Volume{VolumeId: "a", CapacityBytes: 5, VolumeContext: map[string]string{"c": "1"}, AccessibleTopology: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}},
 				ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "s"}}}},
 				Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"n1", "n2"}}},
-			{}, // an empty entry, which violates the spec
+			{}, // this empty entry violates the spec
 		}},
 		"ControllerGetVolume": &csi.ControllerGetVolumeResponse{Volume: &csi.Volume{VolumeId: "x",
 			ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}},
@@ -185,7 +186,7 @@ func TestGetCapacity(t *testing.T) {
 		t.Error(err)
 	}
 	want.AccessibleTopology = nil
-	f.sent(t, "GetCapacity", want) // the request has no topology, because the plugin does not support it
+	f.sent(t, "GetCapacity", want) // contains no topology, because the plugin does not support topology
 }
 
 func TestSnapshots(t *testing.T) {
@@ -243,7 +244,7 @@ func TestGroupSnapshots(t *testing.T) {
 	f.sent(t, "DeleteVolumeGroupSnapshot", &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: []string{"s", "u"}, Secrets: sentSecret})
 }
 
-// TestNamelessAnswers checks that the client rejects an OK answer that lacks an id. Without the id,
+// TestNamelessAnswers checks that the client rejects an OK answer without an id. Without the id,
 // the agent could never delete the volume, snapshot or group.
 func TestNamelessAnswers(t *testing.T) {
 	nameless := &csi.VolumeGroupSnapshot{GroupSnapshotId: "g", Snapshots: []*csi.Snapshot{{SnapshotId: "s"}, {}}}

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// wire records the progress of one call on the connection. A status code alone does not show
-// whether the plugin sent it or gRPC made it.
+// wire records how far one call has progressed on the connection. A status code alone does not show
+// whether the plugin sent the code or gRPC created it.
 type wire struct {
 	sent     atomic.Bool // the headers of the request were sent
 	answered atomic.Bool // the plugin's trailers, which contain its status, were received
@@ -17,7 +17,7 @@ type wire struct {
 // wireKey is the context key under which a call's wire is stored.
 type wireKey struct{}
 
-// wireTap is a gRPC stats handler that fills in the wire of every call.
+// wireTap is a gRPC stats handler that records the progress of every call in its wire.
 type wireTap struct{}
 
 var _ stats.Handler = wireTap{}

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// FuzzWords checks that words turns every message of a plugin into one line of limited length
-// without secrets. A terminal must show the line unchanged.
+// FuzzWords checks the text that the method words makes of a plugin's message. The text must be one
+// line of limited length without secrets, and a terminal must show it unchanged.
 func FuzzWords(f *testing.F) {
 	for _, text := range []string{
 		"", " \n", "rpc failed: %s", "a\x1b[31m%s\x7f", "\xff%s\xfe", "a\u202eb\u2028%s", "\x00\x01", strings.Repeat("ä", maxMessage), strings.Repeat("x", maxMessage-3) + "%s", "hunter2\x00hunter2", "hunter2\u200bhunter2 ***",
@@ -21,7 +21,7 @@ func FuzzWords(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text, secret string) {
 		if len(text) > 1<<12 || len(secret) > 1<<8 {
-			return // longer texts make the test too slow
+			return // longer texts would make the test too slow
 		}
 		c := &Client{opts: Options{Scrubber: &Scrubber{}}}
 		c.opts.Scrubber.Add(call.Secrets{"key": call.NewSecret(secret)})

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// intercept handles every call. It writes the call to the journal, checks the rules, applies the
-// fault that matches the call, performs the call, and writes the result.
+// intercept handles every call. It writes the call to the journal and checks the rules. Then it
+// performs the call, with the fault that matches the call if there is one, and writes the result.
 func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
 	if !p.enter() {
 		return nil, p.stopped()
@@ -26,8 +26,8 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 		p.rec.overlap(l, o)
 	}
 
-	// A real plugin continues its work after the caller has given up, so the effect does not depend
-	// on ctx.
+	// A real plugin continues its work after the caller has given up, so the effect must not end
+	// with ctx.
 	effect := func(o options) (any, error) {
 		return do(context.WithValue(context.WithoutCancel(ctx), optionsKey{}, o), msg)
 	}
@@ -51,16 +51,16 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 	}
 
 	p.rec.end(l, resp, err)
-	done() // let the next call begin only after this one has ended
+	done() // the next call for the volume may begin now
 	if errors.Is(context.Cause(p.running), errCrashed) {
-		<-ctx.Done() // hold back the answer until the connection breaks
+		<-ctx.Done() // send no answer before the connection breaks
 	}
 
 	return resp, err
 }
 
-// turn waits until no other call for the volume is running, if the plugin is configured to make one
-// call at a time.
+// turn waits until no other call for the volume is running. It does nothing unless Config.Serial is
+// set.
 func (p *Plugin) turn(volume string) (done func()) {
 	if !p.cfg.Serial || volume == "" {
 		return func() {}
@@ -75,7 +75,7 @@ func (p *Plugin) turn(volume string) (done func()) {
 type options struct {
 	ignoreReadOnly bool
 	twist          Twist
-	fault          string // the id of the fault
+	fault          string // id of the fault
 	call           Call
 }
 
@@ -86,7 +86,7 @@ func optionsOf(ctx context.Context) options {
 	return o
 }
 
-// goWrong performs the steps of a Fault.
+// goWrong performs the steps of the fault f; see Fault.
 func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (resp any, err error) {
 	opts := options{ignoreReadOnly: f.IgnoreReadOnly, twist: f.Twist, fault: f.ID, call: l.call}
 	if f.Hang {
@@ -152,8 +152,8 @@ func (p *Plugin) wait(d time.Duration) {
 	}
 }
 
-// later performs an effect after the answer. It ignores the effect's error, because tests check
-// only whether the mount exists.
+// later performs an effect after the answer. It ignores the error of the effect, because tests
+// check only whether the mount exists.
 func (p *Plugin) later(d time.Duration, effect func() error) {
 	if !p.enter() {
 		return
@@ -163,13 +163,13 @@ func (p *Plugin) later(d time.Duration, effect func() error) {
 		defer p.work.Done()
 		p.wait(d)
 		if p.running.Err() == nil {
-			_ = effect() // the comment of later gives the reason
+			_ = effect() // the comment of the function later explains why the error is ignored
 		}
 	}()
 }
 
-// die kills the process that a fault selects for this moment. It returns an error if the call must
-// not continue.
+// die kills the plugin or the caller if the fault requires this at the moment now. It returns an
+// error if the call must not continue.
 func (p *Plugin) die(l *live, f Fault, now Moment) error {
 	if f.KillCaller == now && now != Never {
 		if err := p.killCaller(l); err != nil {
@@ -185,7 +185,7 @@ func (p *Plugin) die(l *live, f Fault, now Moment) error {
 	return nil
 }
 
-// killCaller kills the caller and waits until the connection to it is gone.
+// killCaller kills the caller and waits until its connection has ended.
 func (p *Plugin) killCaller(l *live) error {
 	if l.caller.pid == 0 || l.caller.pid == os.Getpid() {
 		return status.Error(codes.Internal, "cannot kill the caller: it is in the plugin's process, or unknown")
@@ -206,7 +206,7 @@ func (p *Plugin) stopped() error {
 	return status.Error(codes.Unavailable, context.Cause(p.running).Error())
 }
 
-// coded adds a gRPC code to an error without one.
+// coded adds a gRPC code to an error that has none.
 func coded(err error) error {
 	if s, ok := status.FromError(err); ok {
 		return s.Err()

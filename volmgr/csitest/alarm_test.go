@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestNoFalseAlarm makes calls that the spec permits after failures, and checks that the plugin
-// reports no violation.
+// TestNoFalseAlarm makes calls that the spec permits after a failure. The plugin must not report a
+// violation.
 func TestNoFalseAlarm(t *testing.T) {
 	unpublishError := func(b *bench) { b.inject(Fault{Method: NodeUnpublish, Code: codes.Internal, Effect: EffectDone}) }
 	for name, do := range map[string]func(*bench){
@@ -89,9 +89,9 @@ func TestNoFalseAlarm(t *testing.T) {
 	}
 }
 
-// TestOverlapWaits makes a call after the previous caller has ended. If the two callers use
-// different connections, the plugin may notice that end later than the new call. This test
-// simulates that case.
+// TestOverlapWaits makes a call after the caller of an earlier call has ended. If the two callers
+// use different connections, the plugin may receive the new call before it notices the end of the
+// earlier caller. The test simulates this case.
 func TestOverlapWaits(t *testing.T) {
 	for name, row := range map[string]struct {
 		happens func(other *live, gone context.CancelFunc)
@@ -122,8 +122,8 @@ func TestOverlapWaits(t *testing.T) {
 	}
 }
 
-// TestLateAnswerIsNoAnswer checks an OK answer that comes after the caller gave up. It must not
-// count, because the caller does not know whether the volume is staged.
+// TestLateAnswerIsNoAnswer checks an OK answer to NodeStage that comes after the caller has given
+// up. The answer must not count, because the caller does not know whether the volume is staged.
 func TestLateAnswerIsNoAnswer(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -140,8 +140,8 @@ func TestLateAnswerIsNoAnswer(t *testing.T) {
 	}
 }
 
-// TestRestartForgetsNothing checks that a new plugin with the journal of an old one reports the
-// same violations.
+// TestRestartForgetsNothing restarts the plugin with the same journal. The new plugin must report
+// the same violations as the old one.
 func TestRestartForgetsNothing(t *testing.T) {
 	b := start(t, full)
 	b.up("a", "t")

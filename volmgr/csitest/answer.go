@@ -5,8 +5,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// emptyAnswer returns the OK answer of a call that did nothing. In place of a created object's id,
-// the answer has the id that the object would have had.
+// emptyAnswer returns the OK answer of a call that did nothing. If the call creates an object, the
+// answer contains the id that the object would have had.
 func emptyAnswer(c Call) any {
 	switch c.Method {
 	case CreateVolume:
@@ -50,10 +50,10 @@ func emptyAnswer(c Call) any {
 	}
 }
 
-// contextOf returns the volume context that CreateVolume answers.
+// contextOf returns the volume context in the answer of CreateVolume.
 func contextOf(name string) map[string]string { return map[string]string{"csitest/name": name} }
 
-// emptyMore is the part of emptyAnswer for all calls except those that mount or unmount a volume.
+// emptyMore returns the same as emptyAnswer for the calls that do not mount or unmount a volume.
 func emptyMore(c Call) any {
 	switch c.Method {
 	case ControllerExpand:
@@ -93,7 +93,7 @@ func emptyMore(c Call) any {
 	}
 }
 
-// told stores in a Result the data from an answer that the caller then knows.
+// told stores in a Result the data that the caller learns from an answer.
 func (r *Result) told(resp any) {
 	if m, ok := resp.(interface{ GetNextToken() string }); ok {
 		r.Next = m.GetNextToken()

@@ -2,7 +2,7 @@ package csitest
 
 import "github.com/container-storage-interface/spec/lib/go/csi"
 
-// bend changes an answer in the way that the twist describes.
+// bend changes an answer as the twist requires.
 func (t Twist) bend(resp any) {
 	switch t {
 	case Short:

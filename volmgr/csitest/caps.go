@@ -6,7 +6,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// These are the numbers of VOLUME_CONDITION before CSI 1.13 removed it.
+// These constants are the numbers that VOLUME_CONDITION had before CSI 1.13 removed it.
 const (
 	controllerCondition csi.ControllerServiceCapability_RPC_Type = 11
 	nodeCondition       csi.NodeServiceCapability_RPC_Type       = 4

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsChild reports whether this process was started with Config.Environment or by a plugin. If so,
-// it must only run Main.
+// IsChild reports whether this process must run as a plugin, or as a process that a plugin needs.
+// Such a process must only call Main.
 func IsChild() bool { return os.Getenv(envConfig) != "" || os.Getenv(envDaemon) != "" }
 
-// Main runs a plugin process. It serves at CSI_ENDPOINT until SIGTERM or SIGINT. It also ends when
-// its base directory is removed, so that a killed test leaves no plugin behind. It returns the exit
-// code and writes errors to stderr.
+// Main runs a plugin process, which serves at CSI_ENDPOINT until SIGTERM or SIGINT. The plugin also
+// ends when its base directory is removed, so that a killed test leaves no plugin behind. Main
+// returns the exit code and writes errors to stderr.
 func Main() int {
 	if os.Getenv(envDaemon) != "" {
 		daemon()
@@ -59,16 +59,16 @@ func run() error {
 	return p.Serve(ctx, endpoint)
 }
 
-// ownFiles prepares a process that uses files which it serves itself through FUSE. A thread that
-// waits for such a file may occupy one of Go's processors. A garbage collection would wait for that
-// thread, and both would wait forever. ownFiles therefore switches garbage collection off. The
-// process lives only for one test and does not need it.
+// ownFiles prepares a process that uses files which the process itself serves through FUSE. A
+// thread that waits for such a file may occupy one of Go's processors. A garbage collection would
+// then wait for this thread, and both would wait forever. Therefore ownFiles switches the garbage
+// collection off. The process exists only for one test, so it does not need garbage collection.
 func ownFiles() {
 	runtime.GOMAXPROCS(runtime.NumCPU() + 16)
 	debug.SetGCPercent(-1)
 }
 
-// awaitBaseGone waits until the volumes' directory is created and removed again.
+// awaitBaseGone waits until the directory of the volumes has been created and removed again.
 func (p *Plugin) awaitBaseGone(ctx context.Context) {
 	again := time.NewTicker(200 * time.Millisecond)
 	defer again.Stop()

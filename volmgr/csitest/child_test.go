@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TestJournalSurvivesKill kills a plugin process during a call, and checks that the next plugin
-// knows all earlier calls.
+// TestJournalSurvivesKill kills a plugin process during a call. The next plugin must know all
+// earlier calls.
 func TestJournalSurvivesKill(t *testing.T) {
 	b := newBench(t, full)
 	first := b.child()
@@ -31,11 +31,11 @@ func TestJournalSurvivesKill(t *testing.T) {
 	b.gone(first)
 	b.code(codes.Unavailable, <-done)
 
-	second := b.child() // the second plugin replaces the leftover socket of the first
+	second := b.child() // replaces the socket file that the first plugin left
 	if !isMount(b.target("t")) {
 		t.Error("the mount did not outlive the plugin")
 	}
-	b.must(b.publish("a", "u")) // the plugin has already used the fault that hangs
+	b.must(b.publish("a", "u")) // does not hang again, because the fault has already been used
 	b.must(b.unpublish("a", "u"))
 	b.noViolations()
 	_ = b.unstage("a")
@@ -71,7 +71,7 @@ func TestChildCrashes(t *testing.T) {
 		}
 	}
 	b.child()
-	b.must(b.stage("a")) // the plugin has already used both faults
+	b.must(b.stage("a")) // succeeds, because both faults have already been used
 	b.noViolations()
 }
 
@@ -123,7 +123,7 @@ func TestKillCaller(t *testing.T) {
 	}
 }
 
-// stageAsCaller makes a call from the process that the plugin then kills.
+// stageAsCaller makes a call from a process that the plugin kills during the call.
 func stageAsCaller(endpoint string) int {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {

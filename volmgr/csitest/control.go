@@ -14,26 +14,25 @@ import (
 	"time"
 )
 
-// Control lets a test control a plugin in any process. It is a JSON file that the plugin reads at each
-// call and while a call hangs.
+// Control lets a test control a plugin in any process. It is a JSON file that the plugin reads at
+// each call, and repeatedly while a call hangs.
 //
 //	{"faults": [{"id": "a", "method": "NodeStageVolume", "delay": "3s", "code": "INTERNAL"}]}
 //
-// The plugin checks the faults in their order, and uses the first one that applies and was not used
-// often enough yet. In a file that a person writes, every fault must have an id. The id must never be
-// used again for another fault, because the plugin remembers the ids of used faults.
+// For each call, the plugin uses the first fault in the list that matches the call and was not used
+// too often. If a person writes the file, every fault must have an id. The id of a removed fault
+// must not be used again, because the plugin remembers which ids it has used.
 type Control struct{ Path string }
 
 type controlFile struct {
 	Faults []Fault `json:"faults"`
-	// Conditions contains the problems that the health calls report, as long as they are in this
-	// file.
+	// Conditions lists the problems that the health calls report as long as the file contains them.
 	Conditions []Condition `json:"conditions,omitempty"`
-	// Node replaces the node's data from Config, as long as it is in this file.
+	// Node replaces the node's data from Config as long as the file contains it.
 	Node *Node `json:"node,omitempty"`
 }
 
-// Node is the answer of NodeGetInfo.
+// Node holds the data that NodeGetInfo returns.
 type Node struct {
 	ID         string            `json:"id"`
 	MaxVolumes int64             `json:"max_volumes,omitempty"`
@@ -41,11 +40,11 @@ type Node struct {
 }
 
 var (
-	writing sync.Mutex // only one goroutine at a time may change a control file
+	writing sync.Mutex // held while a control file is changed
 	lastID  atomic.Int64
 )
 
-// Add appends faults and returns their ids. If a fault has no id, Add assigns one.
+// Add appends faults to the file and returns their ids. If a fault has no id, Add assigns one.
 func (c Control) Add(faults ...Fault) ([]string, error) {
 	faults = slices.Clone(faults)
 	var ids []string
@@ -61,20 +60,20 @@ func (c Control) Add(faults ...Fault) ([]string, error) {
 	return ids, c.change(func(old []Fault) []Fault { return append(old, faults...) })
 }
 
-// Remove removes faults. The calls that hang because of these faults continue.
+// Remove removes faults. A call that hangs because of one of these faults then continues.
 func (c Control) Remove(ids ...string) error {
 	return c.change(func(old []Fault) []Fault {
 		return slices.DeleteFunc(old, func(f Fault) bool { return slices.Contains(ids, f.ID) })
 	})
 }
 
-// Clear removes all faults. All hanging calls continue.
+// Clear removes all faults. All hanging calls then continue.
 func (c Control) Clear() error {
 	return c.change(func([]Fault) []Fault { return nil })
 }
 
 // SetConditions replaces the problems of volumes and storage that the plugin reports. Without
-// arguments there are no problems.
+// arguments, the plugin reports no problems.
 func (c Control) SetConditions(all ...Condition) error {
 	return c.rewrite(func(f *controlFile) { f.Conditions = all })
 }
@@ -115,7 +114,7 @@ func (c Control) rewrite(edit func(*controlFile)) error {
 	return nil
 }
 
-// read returns the content of the control file. A missing file has no content.
+// read returns the content of the control file. If the file is missing, the content is empty.
 func (c Control) read() (controlFile, error) {
 	var f controlFile
 	b, err := os.ReadFile(c.Path)
@@ -138,8 +137,8 @@ func (c Control) read() (controlFile, error) {
 	return f, nil
 }
 
-// pick returns the fault that applies to a call, or nil. It also returns the ids of the faults
-// before it that skip the call.
+// pick returns the fault that applies to a call, or nil. It also returns the ids of the earlier
+// faults that match the call but still have calls to skip.
 func (c Control) pick(call Call, used, passed map[string]int) (fault *Fault, pass []string, err error) {
 	file, err := c.read()
 	if err != nil {
@@ -159,8 +158,8 @@ func (c Control) pick(call Call, used, passed map[string]int) (fault *Fault, pas
 	return nil, pass, nil
 }
 
-// holds reports whether a fault still exists, so that a call must continue to hang. An unreadable
-// file does not end the hang, because a test may be changing the file.
+// holds reports whether a fault still exists, so that a call must continue to hang. If the file
+// cannot be read, the call also continues to hang, because a test may be changing the file.
 func (c Control) holds(id string) bool {
 	file, err := c.read()
 	return err != nil || slices.ContainsFunc(file.Faults, func(f Fault) bool { return f.ID == id })
@@ -180,8 +179,8 @@ func strictJSON(b []byte, v any) error {
 	return nil
 }
 
-// replaceFile replaces a file atomically. It does not sync the file, because the file must survive
-// the end of a process but not a crash of the machine.
+// replaceFile replaces a file atomically. It does not sync the file. The content must survive the
+// end of a process, but need not survive a crash of the machine.
 func replaceFile(path string, data []byte) error {
 	tmp := fmt.Sprintf("%s.%d.%d", path, os.Getpid(), lastID.Add(1))
 	if err := os.WriteFile(tmp, data, 0o600); err != nil {

@@ -42,7 +42,7 @@ func (s *controller) ControllerUnpublishVolume(ctx context.Context, m *csi.Contr
 	return &csi.ControllerUnpublishVolumeResponse{}, s.p.detach(optionsOf(ctx).call)
 }
 
-// detach disconnects the storage from a node and detaches its device.
+// detach disconnects the storage from a node, and detaches the loop device.
 func (p *Plugin) detach(c Call) error {
 	p.notInUse(c)
 	if err := p.store.release(c.Volume); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// request is a call at its arrival. It includes data that the rules check but that the journal does
-// not contain.
+// request is a call that has just arrived. It also contains data that the rules check but that the
+// journal must not contain.
 type request struct {
 	call         Call
 	capabilities []*csi.VolumeCapability
@@ -20,11 +20,12 @@ type request struct {
 	takesSecrets bool
 	msg          any
 	size         *csi.CapacityRange
-	create       *csi.CreateVolumeRequest // nil in all other calls
+	create       *csi.CreateVolumeRequest // set only for CreateVolume
 	seen         sight
 }
 
-// describe reads the fields that several CSI messages have in common, through their getters.
+// describe reads the fields that several CSI messages have in common. It uses the getters of the
+// messages.
 func (p *Plugin) describe(fullMethod string, msg any) request {
 	r := request{msg: msg, call: Call{Method: fullMethod[strings.LastIndexByte(fullMethod, '/')+1:]}}
 	c := &r.call
@@ -87,7 +88,7 @@ func (p *Plugin) describe(fullMethod string, msg any) request {
 	return r
 }
 
-// describeMore reads the fields that only a few messages have.
+// describeMore reads the fields that only a few CSI messages have.
 func (p *Plugin) describeMore(r *request) {
 	c := &r.call
 	if m, ok := r.msg.(interface {
@@ -135,8 +136,8 @@ func (p *Plugin) describeMore(r *request) {
 	}
 }
 
-// placeWords formats topology requirements as one string. Equal requirements have equal strings. If
-// there are no requirements, the string is empty.
+// placeWords formats topology requirements as one string. Equal requirements have equal strings.
+// Without requirements, the string is empty.
 func placeWords(r *csi.TopologyRequirement) string {
 	if r == nil {
 		return ""
@@ -169,8 +170,8 @@ func capabilityWords(c *csi.VolumeCapability) string {
 // maxString is CSI's general limit for a string, in bytes.
 const maxString = 128
 
-// newID returns the id of the volume with the given name. The id is always the same for a name, so
-// that a caller can repeat CreateVolume.
+// newID returns the id of the volume with the given name. A name always has the same id, so that a
+// caller can repeat CreateVolume.
 func (p *Plugin) newID(name string) string {
 	if name == "" {
 		return ""
@@ -181,8 +182,8 @@ func (p *Plugin) newID(name string) string {
 	return p.cfg.IDPrefix + hash(name)
 }
 
-// newSnapshotID returns the id of the snapshot or group with the given name. The id is always the
-// same for a name.
+// newSnapshotID returns the id of the snapshot or group with the given name. A name always has the
+// same id.
 func (p *Plugin) newSnapshotID(name string) string {
 	if name == "" {
 		return ""
@@ -190,13 +191,13 @@ func (p *Plugin) newSnapshotID(name string) string {
 	return p.newID("snap-" + name)
 }
 
-// hash returns a file name for an id. The id itself may not be a valid file name.
+// hash returns a file name for an id, because the id itself may not be a valid file name.
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:8])
 }
 
-// Sum returns the checksum by which a journal represents the value of a secret.
+// Sum returns the checksum that the journal contains instead of the value of a secret.
 func Sum(value string) string {
 	sum := sha256.Sum256([]byte(value))
 	return hex.EncodeToString(sum[:])

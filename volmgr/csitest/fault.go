@@ -8,25 +8,25 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Effect determines whether a call with a fault takes effect.
+// Effect says whether a call with a fault takes effect.
 type Effect string
 
 // These are the values of Effect.
 const (
-	// EffectAuto is the default: the call takes effect if the answer is OK.
+	// EffectAuto is the default. The call takes effect if the code of the answer is OK.
 	EffectAuto Effect = ""
 
-	// EffectNone means that the call has no effect, regardless of the answer. With the code OK, the
-	// call succeeds without an effect.
+	// EffectNone means that the call never takes effect. If the code is OK, the call succeeds
+	// although it has no effect.
 	EffectNone Effect = "none"
 
-	// EffectDone means that the call takes effect, regardless of the answer. With an error code,
-	// the call fails, but has an effect.
+	// EffectDone means that the call always takes effect. If the code is an error, the call fails
+	// although it has taken effect.
 	EffectDone Effect = "done"
 
 	// EffectLater means that the plugin answers at once, and that the call takes effect after
-	// Delay. The effect happens even if the caller has undone the call in the meantime. If the
-	// plugin is closed or killed before the end of Delay, the call never takes effect.
+	// Delay. It takes effect even if the caller has undone the call in the meantime. If the plugin
+	// is closed or killed before the end of Delay, the call never takes effect.
 	EffectLater Effect = "later"
 )
 
@@ -50,60 +50,60 @@ const (
 //  4. KillCaller and Crash at AfterEffect.
 //  5. The answer: Code and Message.
 type Fault struct {
-	// ID identifies a fault. The journal counts how often each id was used, even after the fault is
-	// removed. Control.Add assigns an id.
+	// ID identifies a fault. The journal shows how often each id was used, even after the fault has
+	// been removed. Control.Add assigns an id.
 	ID string `json:"id,omitempty"`
 
-	// Method, Volume and Path (staging or target) select the calls to which the fault applies. An
-	// empty Method selects every call that changes something. An empty Volume or Path selects all
-	// volumes or paths.
+	// Method, Volume and Path select the calls to which the fault applies. Path is a staging path
+	// or a target. An empty Method selects every call that changes something. An empty Volume or
+	// Path selects all volumes or paths.
 	Method string `json:"method,omitempty"`
 	Volume string `json:"volume,omitempty"`
 	Path   string `json:"path,omitempty"`
 
-	// Skip is the number of selected calls that the fault skips first. The journal counts the
-	// skipped calls too. A call to which an earlier fault applies does not count.
+	// Skip is the number of selected calls to which the fault does not apply at first. The journal
+	// also shows the skipped calls. A call to which an earlier fault applies does not count.
 	Skip int `json:"skip,omitempty"`
 
 	// Times is the number of calls to which the fault applies after the skipped calls. Zero means
-	// one, and a negative number means all.
+	// one call, and a negative number means all calls.
 	Times int `json:"times,omitempty"`
 
-	// Hang makes the call hang until the fault is removed from its Control.
+	// Hang makes the call hang until a test removes the fault from its Control.
 	Hang  bool          `json:"hang,omitempty"`
-	Delay time.Duration `json:"-"` // "delay" in JSON, such as "1.5s"
+	Delay time.Duration `json:"-"` // "delay" in JSON, for example "1.5s"
 
-	// Bounded ends the delay early when the caller gives up or dies. From that moment, the call
-	// takes effect within 9/10 of its time limit. A caller that waits for the whole time limit
-	// after a call with an unknown outcome is therefore safe.
+	// Bounded ends the delay early if the caller gives up or dies. The call then takes effect
+	// within 9/10 of its own time limit, counted from that moment. After a call with an unknown
+	// outcome, a caller that waits for the whole time limit is therefore safe.
 	Bounded bool `json:"bounded,omitempty"`
 
 	// Outlives makes a ControllerPublish or ControllerUnpublish take effect even if the plugin dies
 	// during the delay. It simulates a storage system that continues without the plugin.
 	Outlives bool `json:"outlives,omitempty"`
 
-	// Crash ends the plugin without writing another journal entry. A plugin in a child process
-	// sends SIGKILL to itself. A plugin in the test's process cuts its connections and closes its
-	// Crashed channel. The test must still call Close for that plugin.
+	// Crash ends the plugin without a further journal entry. A plugin in a child process sends
+	// SIGKILL to its own process. A plugin in the process of the test breaks its connections and
+	// closes its Crashed channel, and the test must still call Close.
 	Crash Moment `json:"crash,omitempty"`
 
-	// KillCaller sends SIGKILL to the process at the other end of the socket, and waits until the
-	// process is gone. If the caller is in the plugin's own process, the call fails instead.
+	// KillCaller sends SIGKILL to the process at the other end of the socket, and waits until that
+	// process has ended. If the caller is in the process of the plugin, the call fails instead.
 	KillCaller Moment `json:"kill_caller,omitempty"`
 	Effect     Effect `json:"effect,omitempty"`
 
-	// Twist makes the effect differ from the normal effect.
+	// Twist changes the effect of the call or its answer.
 	Twist Twist `json:"twist,omitempty"`
 
-	// IgnoreReadOnly makes a read-only publish writable.
+	// IgnoreReadOnly makes the plugin ignore the read-only flag of a publish.
 	IgnoreReadOnly bool `json:"ignore_read_only,omitempty"`
 
-	// Code is the code of the answer. In JSON it is a number or a name such as "UNAVAILABLE".
+	// Code is the gRPC code of the answer. In JSON, it is a number or a name such as "UNAVAILABLE".
 	Code    codes.Code `json:"code,omitempty"`
 	Message string     `json:"message,omitempty"`
 }
 
-// plainFault is a Fault without methods. Without this type, MarshalJSON would call itself.
+// plainFault is a Fault without its methods. Without this type, MarshalJSON would call itself.
 type plainFault Fault
 
 type faultJSON struct {
@@ -120,7 +120,7 @@ func (f Fault) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON decodes a fault and rejects unknown fields. Otherwise a misspelled fault would have
+// UnmarshalJSON decodes a fault and rejects unknown fields. Otherwise a misspelled field would have
 // no effect, and a test could pass by mistake.
 func (f *Fault) UnmarshalJSON(b []byte) error {
 	var j faultJSON
@@ -167,7 +167,7 @@ func knownMethod(m string) bool {
 	return ok
 }
 
-// applies reports whether a fault selects a call.
+// applies reports whether the fault selects a call.
 func (f Fault) applies(c Call) bool {
 	switch {
 	case f.Method == "" && !Mutates(c.Method), f.Method != "" && f.Method != c.Method, !f.Twist.knows(c.Method):
@@ -179,5 +179,5 @@ func (f Fault) applies(c Call) bool {
 	}
 }
 
-// left reports whether a fault that was used the given number of times still applies.
+// left reports whether the fault still applies after it was used the given number of times.
 func (f Fault) left(used int) bool { return f.Times < 0 || used < max(f.Times, 1) }

@@ -51,8 +51,8 @@ func TestEffects(t *testing.T) {
 	}
 }
 
-// TestPublishWithoutStage checks that the plugin bind-mounts the bare staging directory if
-// NodeStageVolume had no effect. Real plugins do the same.
+// TestPublishWithoutStage checks NodePublish after a NodeStage that had no effect. Like real
+// plugins, the plugin must bind-mount the empty staging directory.
 func TestPublishWithoutStage(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -70,11 +70,11 @@ func TestPublishWithoutStage(t *testing.T) {
 
 func TestTimes(t *testing.T) {
 	b := start(t, full)
-	b.inject(Fault{Times: 2, Code: codes.Aborted}) // without a method, the fault applies to any call that changes something
+	b.inject(Fault{Times: 2, Code: codes.Aborted}) // without a method, the fault applies to every call that changes something
 	_, err := csi.NewIdentityClient(b.conn).Probe(b.ctx(), &csi.ProbeRequest{})
 	b.must(err)
 	b.code(codes.Aborted, b.attach("a"))
-	b.restart() // the faults still exist after the restart
+	b.restart() // must not remove the faults
 	b.code(codes.Aborted, b.attach("a"))
 	b.must(b.attach("a"))
 
@@ -113,7 +113,7 @@ func TestMountAppearsLater(t *testing.T) {
 
 	b.inject(Fault{Method: NodePublish, Effect: EffectLater, Delay: time.Hour})
 	b.must(b.publish("a", "u"))
-	b.must(b.p.Close()) // Close does not wait for the late effect
+	b.must(b.p.Close()) // must not wait for the late effect
 	if isMount(b.target("u")) {
 		t.Error("a closed plugin mounts")
 	}
@@ -177,7 +177,7 @@ func TestCrashInProcess(t *testing.T) {
 			if c.Ended() {
 				t.Errorf("the call was answered: %s", c)
 			}
-			b.must(b.stage("a")) // the plugin has already used the fault
+			b.must(b.stage("a")) // succeeds, because the fault has already been used
 			b.must(b.publish("a", "t"))
 			b.noViolations()
 		})
@@ -241,7 +241,7 @@ func TestUnmountAll(t *testing.T) {
 	defer busy.Close()
 	b.must(b.stage("a"))
 	b.must(b.publish("a", "t"))
-	held, err := os.Open(b.target("t/file")) // the late effect must not have removed the data
+	held, err := os.Open(b.target("t/file")) // fails if the data was lost
 	b.must(err)
 	defer held.Close()
 	if err := UnmountAll(b.cfg.JournalPath()); !errors.Is(err, unix.EBUSY) {

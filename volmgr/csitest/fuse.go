@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are the FUSE requests that an empty directory receives (include/uapi/linux/fuse.h).
+// These constants describe the FUSE requests that an empty directory receives
+// (include/uapi/linux/fuse.h).
 const (
 	fuseForget      = 2
 	fuseGetattr     = 3
@@ -21,11 +22,11 @@ const (
 	fuseInterrupt   = 36
 	fuseBatchForget = 42
 
-	fuseHeader = 16      // the size of an answer's header, in bytes
-	fuseLarge  = 1 << 17 // the buffer size for any request, in bytes
+	fuseHeader = 16      // size of the header of an answer, in bytes
+	fuseLarge  = 1 << 17 // size of a buffer for any request, in bytes
 )
 
-// envDaemon is an environment variable. It makes a process of this binary serve the FUSE file
+// envDaemon is an environment variable. If it is set, a process of this binary serves the FUSE file
 // system whose device is descriptor 3.
 const envDaemon = "CSITEST_FUSE_DAEMON"
 
@@ -41,13 +42,13 @@ func mountFuse(path string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("cannot mount FUSE at %s: %w", path, err), unix.Close(fd))
 	}
 
-	// Call os.NewFile after the mount, because the Go runtime cannot poll the descriptor without a
-	// FUSE connection.
+	// The call of os.NewFile must follow the mount, because the Go runtime cannot poll the
+	// descriptor before it has a FUSE connection.
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-// mountDead mounts a file system, answers one request for its root, and then ends its daemon. The
-// kernel caches the answer for an hour, so lstat still succeeds.
+// mountDead mounts a file system, answers one request for the root directory, and then stops
+// serving. The kernel caches the answer for an hour, so lstat still succeeds.
 func mountDead(path string) error {
 	dev, err := mountFuse(path)
 	if err != nil {
@@ -77,7 +78,7 @@ func mountHung(path string) (*os.File, error) {
 	return dev, nil
 }
 
-// mountServed mounts an empty directory. Another process of this process group serves it until it
+// mountServed mounts an empty directory. Another process in this process group serves it until it
 // is unmounted.
 func mountServed(path string) error {
 	dev, err := mountFuse(path)
@@ -92,23 +93,24 @@ func mountServed(path string) error {
 		return errors.Join(fmt.Errorf("cannot start the FUSE daemon: %w", err), dev.Close())
 	}
 
-	go func() { _ = cmd.Wait() }() // collects the ended process; its exit status does not matter
+	go func() { _ = cmd.Wait() }() // waits for the process to end; its exit status does not matter
 	_, err = os.ReadDir(path)
 	return errors.Join(err, dev.Close())
 }
 
-// daemon serves descriptor 3 until the file system is unmounted.
+// daemon serves the FUSE device at descriptor 3 until the file system is unmounted.
 func daemon() {
 	serveFuse(os.NewFile(3, "/dev/fuse"), func(uint32) bool { return true })
 }
 
-// serveFuse answers the permitted requests until dev is closed or its file system is unmounted.
+// serveFuse answers the requests that may permits, until dev is closed or its file system is
+// unmounted.
 func serveFuse(dev *os.File, may func(opcode uint32) bool) {
 	buf := make([]byte, fuseLarge)
 	for {
 		n, err := dev.Read(buf)
 		switch {
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR): // the kernel aborted the request
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR): // the kernel has aborted the request
 			continue
 		case err != nil:
 			return
@@ -118,7 +120,7 @@ func serveFuse(dev *os.File, may func(opcode uint32) bool) {
 			continue
 		}
 		if answer := fuseAnswer(buf[:n]); answer != nil {
-			_, _ = dev.Write(answer) // the requester may have given up
+			_, _ = dev.Write(answer) // an error is ignored, because the requester may have given up
 		}
 	}
 }
@@ -139,17 +141,17 @@ func fuseAnswer(request []byte) []byte {
 		return nil
 	case fuseInit:
 		a := answer(0, 64)
-		ne.PutUint32(a[fuseHeader:], 7)    // protocol 7.31
+		ne.PutUint32(a[fuseHeader:], 7)    // version 7.31 of the protocol
 		ne.PutUint32(a[fuseHeader+4:], 31) //
 		ne.PutUint32(a[fuseHeader+20:], 1<<16)
 		return a
 	case fuseGetattr:
 		a := answer(0, 104)
-		ne.PutUint64(a[fuseHeader:], 3600) // the kernel may cache the answer for this number of seconds
+		ne.PutUint64(a[fuseHeader:], 3600) // number of seconds for which the kernel may cache the answer
 		attr := a[fuseHeader+16:]
-		ne.PutUint64(attr, 1) // inode
+		ne.PutUint64(attr, 1) // inode number
 		ne.PutUint32(attr[60:], unix.S_IFDIR|0o755)
-		ne.PutUint32(attr[64:], 2) // links
+		ne.PutUint32(attr[64:], 2) // number of links
 		return a
 	case fuseOpendir:
 		return answer(0, 16)

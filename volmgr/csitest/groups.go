@@ -22,8 +22,8 @@ type group struct {
 // snapGroup is a group snapshot as the plugin stores it.
 type snapGroup struct {
 	ID      string    `json:"id"`
-	Sources []string  `json:"sources"` // the volumes, sorted
-	Members []string  `json:"members"` // the snapshots, one for each source
+	Sources []string  `json:"sources"` // ids of the volumes, in sorted order
+	Members []string  `json:"members"` // ids of the snapshots, one for each source
 	Created time.Time `json:"created"`
 }
 
@@ -41,8 +41,8 @@ func (s *store) group(id string) (snapGroup, error) {
 	return g, err
 }
 
-// groupLocks returns the locks that an effect on a group needs: those of the group, its members and
-// their sources.
+// groupLocks returns the ids that a call must lock before it changes a group: those of the group,
+// its members and their sources.
 func groupLocks(id string, members, sources []string) []string {
 	locks := append([]string{snapshotLock("group " + id)}, sources...)
 	for _, one := range members {
@@ -51,8 +51,8 @@ func groupLocks(id string, members, sources []string) []string {
 	return locks
 }
 
-// CreateVolumeGroupSnapshot creates all snapshots of a group or none. After a failure it deletes
-// the snapshots that it has created.
+// CreateVolumeGroupSnapshot creates all snapshots of a group, or none of them. After a failure, it
+// deletes the snapshots that it has already created.
 func (s *group) CreateVolumeGroupSnapshot(_ context.Context, m *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	g := snapGroup{ID: s.p.newSnapshotID(m.GetName()), Sources: slices.Sorted(slices.Values(m.GetSourceVolumeIds())), Created: now()}
 	if g.ID == "" || len(g.Sources) == 0 {
@@ -119,7 +119,7 @@ func (s *group) answer(g snapGroup) (*csi.VolumeGroupSnapshot, error) {
 	return out, nil
 }
 
-// named returns an error if the caller's list does not contain exactly the members of the group.
+// named returns an error unless the caller's list contains exactly the members of the group.
 func (g snapGroup) named(members []string) error {
 	if !slices.Equal(slices.Sorted(slices.Values(members)), slices.Sorted(slices.Values(g.Members))) {
 		return status.Errorf(codes.InvalidArgument, "group snapshot %q has the snapshots %q and not %q", g.ID, g.Members, members)

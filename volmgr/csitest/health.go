@@ -11,29 +11,30 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Condition is a simulated problem of a volume, or of the storage behind the node.
-// Control.SetConditions sets it.
+// Condition is a simulated problem of a volume, or of the storage to which the node is connected.
+// Tests set it with Control.SetConditions.
 type Condition struct {
-	// Volume is the id of the volume. Empty means the storage itself.
+	// Volume is the id of the volume. If it is empty, the problem concerns the storage itself.
 	Volume string `json:"volume,omitempty"`
 
-	// Seen is the service that reports the problem: "node" or "controller". Empty means both.
+	// Seen is the service that reports the problem: "node" or "controller". If it is empty, both
+	// services report it.
 	Seen string `json:"seen,omitempty"`
 
-	// Status is a number of csi.VolumeHealthErrorType or csi.StorageHealthErrorType. The plugin
-	// also sends numbers that the spec does not define.
+	// Status is a number of csi.VolumeHealthErrorType or csi.StorageHealthErrorType. It may also be
+	// a number that the spec does not define.
 	Status  int32  `json:"status"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 }
 
-// These are the services that can report a Condition.
+// These constants are the services that can report a Condition.
 const (
 	atNode       = "node"
 	atController = "controller"
 )
 
-// conditions returns the conditions of a volume, or of the storage if volume is empty.
+// conditions returns the simulated problems of a volume, or of the storage if volume is empty.
 func (p *Plugin) conditions(volume, at string) ([]Condition, error) {
 	f, err := p.Faults().read()
 	return slices.DeleteFunc(f.Conditions, func(c Condition) bool {
@@ -98,7 +99,7 @@ func (s *controller) ControllerListVolumeHealth(_ context.Context, m *csi.Contro
 	for _, id := range some {
 		h, err := s.p.health(id, atController)
 		switch {
-		// The volume was deleted, so it has no problems now.
+		// The volume has just been deleted, so it has no problems.
 		case status.Code(err) == codes.NotFound:
 		case err != nil:
 			return nil, err
@@ -110,12 +111,12 @@ func (s *controller) ControllerListVolumeHealth(_ context.Context, m *csi.Contro
 	return resp, err
 }
 
-// conditionField is the number of the field that held a VolumeCondition before CSI 1.13. In a
-// VolumeCondition, field 1 is abnormal and field 2 is a message.
+// conditionField is the number of the field that contained a VolumeCondition before CSI 1.13. A
+// VolumeCondition has the field abnormal with number 1 and the field message with number 2.
 const conditionField protowire.Number = 2
 
-// addCondition adds a VolumeCondition to an answer, if this plugin imitates one from before CSI
-// 1.13.
+// addCondition adds a VolumeCondition to an answer, if the plugin imitates a plugin that is older
+// than CSI 1.13.
 func (p *Plugin) addCondition(m proto.Message, volume, at string) {
 	if !p.cfg.Condition {
 		return
@@ -125,7 +126,7 @@ func (p *Plugin) addCondition(m proto.Message, volume, at string) {
 	var body []byte
 
 	switch {
-	case err != nil: // the next call reports the error of the control file
+	case err != nil: // the next call reports that the control file is invalid
 	case len(all) > 0:
 		body = protowire.AppendVarint(protowire.AppendTag(body, 1, protowire.VarintType), 1)
 		body = protowire.AppendString(protowire.AppendTag(body, 2, protowire.BytesType), all[0].Message)

@@ -8,7 +8,7 @@ import (
 )
 
 // TestHealth checks that the selected services report the simulated problems until the test removes
-// them. Faults must not affect this.
+// them. Adding and removing faults must not affect the problems.
 func TestHealth(t *testing.T) {
 	b := start(t, whole)
 	b.inject(Fault{Method: CreateVolume})
@@ -39,8 +39,8 @@ func TestHealth(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOldCondition checks that a plugin that imitates one from before CSI 1.13 reports problems in
-// the old field.
+// TestOldCondition checks a plugin that imitates a plugin older than CSI 1.13. It must report
+// problems in the field that CSI 1.13 removed.
 func TestOldCondition(t *testing.T) {
 	b := start(t, Config{AnyVolume: true, Condition: true, Get: true, Lists: true, Volumes: []string{"a"}})
 	caps, err := b.controller().ControllerGetCapabilities(b.ctx(), &csi.ControllerGetCapabilitiesRequest{})
@@ -59,8 +59,7 @@ func TestOldCondition(t *testing.T) {
 		}
 		return got
 	}
-	// The test compares bytes, because no current message has a bool in field 1 and a string in
-	// field 2, as the old message had.
+	// The test compares bytes, because the current spec has no message type for a VolumeCondition.
 	if got := string(condition()); got != "\x12\x0d\x12\x0ball is well" {
 		t.Errorf("%q", got)
 	}
@@ -74,7 +73,7 @@ func TestOldCondition(t *testing.T) {
 	b.noViolations()
 }
 
-// TestBentAnswers checks the twists that change an answer.
+// TestBentAnswers checks the twists that change only the answer.
 func TestBentAnswers(t *testing.T) {
 	b := start(t, whole)
 	b.inject(Fault{Method: CreateSnapshot, Twist: Unready}, Fault{Method: CreateSnapshot, Twist: Nameless}, Fault{Method: CreateVolume, Twist: Short},

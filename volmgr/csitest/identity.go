@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// unknownNumber is the number of a capability that no release of the spec has.
+// unknownNumber is the number of a capability that the spec does not define.
 const unknownNumber = 987
 
 type identity struct {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// imageSize is the size of a file that contains a file system, in bytes.
+// imageSize is the size, in bytes, of a file that contains a file system.
 const imageSize = 16 << 20
 
-// isImage reports whether the files of a volume are in a file system of their own.
+// isImage reports whether a volume has a file system of its own for its files.
 func (c Config) isImage(id string) bool {
 	return c.Images != "" && strings.HasPrefix(id, c.Images)
 }
@@ -53,7 +53,7 @@ func (s *store) mountImage(id, path string) error {
 	return nil
 }
 
-// isExt4 reports whether a file contains an ext4 file system. It checks s_magic of struct
+// isExt4 reports whether a file contains an ext4 file system. It checks the field s_magic of struct
 // ext4_super_block.
 func isExt4(path string) bool {
 	f, err := os.Open(path)
@@ -73,7 +73,8 @@ func mkfs(image string) error {
 	return nil
 }
 
-// DeviceOf returns the loop device of a volume, or an empty string if the volume has none.
+// DeviceOf returns the loop device of a volume, or an empty string if the volume has no loop
+// device.
 func DeviceOf(cfg Config, id string) string {
 	s := store{dir: cfg.Base + "/volumes"}
 	return loopOf(s.path(id, "block.img"))

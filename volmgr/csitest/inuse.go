@@ -14,9 +14,9 @@ import (
 )
 
 // notInUse reports a violation if NodeUnstage or ControllerUnpublish takes effect while the storage
-// is mounted. It reads the kernel's mount table, so it finds every mount of the storage, even one
-// that the plugin did not record. It does not report a call that also breaks RuleOrder, because one
-// violation is enough.
+// is mounted. It reads the kernel's mount table, so it finds every mount of the storage, even
+// mounts that the plugin did not record. If the call also breaks RuleOrder, notInUse reports
+// nothing, because one violation is enough.
 func (p *Plugin) notInUse(c Call) {
 	var except string
 	if c.Method == NodeUnstage {
@@ -37,7 +37,7 @@ func (p *Plugin) notInUse(c Call) {
 }
 
 // busy reports whether a device is mounted in any mount namespace, or is still in use after a lazy
-// unmount. An empty name means no device.
+// unmount. An empty name means that there is no device.
 func busy(device string) bool {
 	if device == "" {
 		return false
@@ -45,7 +45,7 @@ func busy(device string) bool {
 
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if err == nil {
-		_ = unix.Close(fd) // the open only showed whether the device is busy
+		_ = unix.Close(fd) // the descriptor is not needed, because opening it has shown whether the device is busy
 	}
 
 	return errors.Is(err, unix.EBUSY)
@@ -85,7 +85,7 @@ func (s *store) mountedAt(id string) ([]string, error) {
 		}
 
 		// The table shows the source of a bind mount relative to the root of its file system, which
-		// may be mounted anywhere. Therefore this compares only the end of the path with that
+		// may be mounted anywhere. The code therefore only checks whether the path ends with this
 		// source.
 		root := f[3]
 		files := f[2] == data && len(root) > 1 && (strings.HasSuffix(s.path(id, "data"), root) || strings.HasSuffix(image, root))
@@ -116,7 +116,7 @@ func device(path string) (string, error) {
 	return fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), nil
 }
 
-// accuse records a violation, unless the call has already broken RuleOrder.
+// accuse records a violation of a rule, unless the call has already broken RuleOrder.
 func (r *recorder) accuse(c Call, rule Rule, words string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

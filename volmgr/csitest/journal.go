@@ -14,17 +14,17 @@ import (
 )
 
 // Journal is the content of a plugin's journal file, across all restarts of the plugin. Each line
-// of the file is a JSON object: {"event":"open"} for each start of the plugin, {"event":"call"} for
-// the arrival of a call, {"event":"end"} for its answer, and {"event":"violation"}. The plugin
-// appends each line with a single write. A line therefore survives the death of the plugin and of
-// its caller, but not a crash of the machine.
+// of the file is a JSON object. Its event is "open" for a start of the plugin, "call" for the
+// arrival of a call, "end" for its answer, or "violation". The plugin appends each line with a
+// single write. A line therefore survives the death of the plugin and of its caller, but not a
+// crash of the machine.
 type Journal struct {
 	Calls      Calls
 	Violations []Violation
-	Starts     int // the number of starts of the plugin
+	Starts     int // number of times that the plugin was started
 }
 
-// These are the events in a journal.
+// These constants are the values of the event in a line of the journal.
 const (
 	eventOpen      = "open"
 	eventCall      = "call"
@@ -38,19 +38,19 @@ type entry struct {
 	Time      time.Time  `json:"time"`
 	Plugin    int        `json:"plugin,omitempty"`
 	Call      *Call      `json:"call,omitempty"`
-	Seq       int64      `json:"seq,omitempty"` // the Seq of the call that ended
+	Seq       int64      `json:"seq,omitempty"` // number of the call that ended
 	Result    *Result    `json:"result,omitempty"`
 	Violation *Violation `json:"violation,omitempty"`
 }
 
-// ReadJournal returns the calls in a journal. It may run while the plugin writes. If the file is
-// missing, there are no calls.
+// ReadJournal returns the calls in a journal. The plugin may write to the journal at the same time.
+// If the file is missing, there are no calls.
 func ReadJournal(path string) (Calls, error) {
 	j, err := LoadJournal(path)
 	return j.Calls, err
 }
 
-// LoadJournal is like ReadJournal, but returns the whole content of the journal.
+// LoadJournal is like ReadJournal, but returns all events of the journal.
 func LoadJournal(path string) (Journal, error) {
 	var (
 		j  Journal
@@ -75,8 +75,8 @@ func LoadJournal(path string) (Journal, error) {
 	return j, err
 }
 
-// ViolationsSince returns the violations in a journal from a byte offset on, and the offset for the
-// next call. A test can use it to watch a long journal.
+// ViolationsSince returns the violations in a journal after the given byte offset. It also returns
+// the offset for the next call. With it, a test can watch a long journal.
 func ViolationsSince(path string, offset int64) (broken []Violation, next int64, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +91,7 @@ func ViolationsSince(path string, offset int64) (broken []Violation, next int64,
 		return nil, offset, fmt.Errorf("cannot read the journal: %w", err)
 	}
 
-	data = data[:bytes.LastIndexByte(data, '\n')+1] // the plugin may be writing the last line
+	data = data[:bytes.LastIndexByte(data, '\n')+1] // the plugin may not have finished writing the last line
 	for line := range bytes.Lines(data) {
 		var e entry
 		if !bytes.Contains(line, []byte(`"`+eventViolation+`"`)) {
@@ -108,7 +108,7 @@ func ViolationsSince(path string, offset int64) (broken []Violation, next int64,
 	return broken, offset + int64(len(data)), nil
 }
 
-// AwaitCalls reads a journal repeatedly until done returns true for its calls, and returns the
+// AwaitCalls reads a journal repeatedly until done returns true for its calls. It then returns the
 // calls. If ctx ends first, the error contains the calls.
 func AwaitCalls(ctx context.Context, path string, done func(Calls) bool) (Calls, error) {
 	again := time.NewTicker(10 * time.Millisecond)
@@ -140,7 +140,7 @@ func eachEntry(path string, do func(entry)) error {
 	for n := 1; ; n++ {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		if !whole {
-			return nil // the end of the file, or an incomplete line
+			return nil // at the end of the file or at an incomplete line
 		}
 
 		data = rest
@@ -156,7 +156,8 @@ func eachEntry(path string, do func(entry)) error {
 	}
 }
 
-// now returns the time without the monotonic clock, because a journal cannot store that part.
+// now returns the current time without the reading of the monotonic clock, which a journal cannot
+// store.
 func now() time.Time { return time.Now().Round(0) }
 
 // openJournal opens a journal for appending.

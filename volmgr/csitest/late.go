@@ -12,21 +12,22 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// late is an effect that happens although the plugin died before it, because the storage system
-// performs it. The plugin stores it as a file in <base>/late, named after the call. The running
-// plugin regularly updates the time of the file. The next plugin therefore knows when the previous
-// one died.
+// late is the effect of a call that happens even if the plugin has died, because the storage system
+// performs it. The plugin stores the effect in a file in <base>/late, whose name is the number of
+// the call. While the plugin runs, it regularly updates the modification time of the file. The next
+// plugin therefore knows when the previous plugin died.
 type late struct {
 	Call    Call          `json:"call"`
 	Due     time.Time     `json:"due"`
-	Promise time.Duration `json:"promise,omitempty"` // the time limit after the plugin's death; 0 means no limit
+	Promise time.Duration `json:"promise,omitempty"` // maximum time from the plugin's death to the effect; 0 means no limit
 }
 
 func (p *Plugin) latePath(c Call) string {
 	return filepath.Join(p.cfg.Base, "late", strconv.FormatInt(c.Seq, 10)+".json")
 }
 
-// promise returns the time within which a bounded call may take effect after the end of its caller.
+// promise returns the time within which a bounded call must take effect, counted from the end of
+// its caller.
 func (l *live) promise() time.Duration {
 	deadline, ok := l.ctx.Deadline()
 	if !ok {
@@ -35,8 +36,8 @@ func (l *live) promise() time.Duration {
 	return deadline.Sub(l.call.Start) * 9 / 10
 }
 
-// delay waits for the delay of a fault. The caller must call the returned function after the
-// effect.
+// delay waits for the delay of a fault. The caller must perform the effect and then call the
+// returned function.
 func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 	if f.Delay <= 0 {
 		return func() {}, nil
@@ -56,28 +57,30 @@ func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 
 	p.pause(l, f, func(end time.Time) {
 		if end.Before(e.Due) {
-			// The caller has ended. If the plugin dies too, the effect must still happen at this
+			// The caller has ended. Even if the plugin dies as well, the effect must happen at this
 			// earlier time.
 			e.Due = end
-			// Without the file, the effect may happen too late, and the test then fails.
+			// If the file cannot be written, the effect may happen too late, and the test then
+			// fails.
 			_ = writeJSON(path, e)
 		}
 
-		// Without this time, the effect happens earlier, which is allowed.
+		// If the time cannot be updated, the effect happens earlier, which is allowed.
 		_ = os.Chtimes(path, time.Time{}, time.Now())
 	})
 
 	return func() {
 		// If the plugin has stopped, the next plugin performs the effect.
 		if p.running.Err() == nil {
-			// If the file remains, the effect is repeated, which changes nothing.
+			// If the file cannot be removed, the next plugin repeats the effect, which changes
+			// nothing.
 			_ = os.Remove(path)
 		}
 	}, nil
 }
 
-// pause waits for the delay of a fault. A bounded delay ends early when the caller ends. During the
-// wait, pause calls alive with the expected end.
+// pause waits for the delay of a fault. A bounded delay ends early if the caller ends. While pause
+// waits, it repeatedly calls alive with the time at which the delay will end.
 func (p *Plugin) pause(l *live, f Fault, alive func(end time.Time)) {
 	end := time.Now().Add(f.Delay)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -101,8 +104,8 @@ func (p *Plugin) pause(l *live, f Fault, alive func(end time.Time)) {
 	}
 }
 
-// resume performs the effects of calls whose plugin died. It performs overdue effects before the
-// first call, and the other effects at their time.
+// resume performs the effects of calls during which an earlier plugin died. It performs overdue
+// effects at once, before the first call, and the other effects when they are due.
 func (p *Plugin) resume() error {
 	files, err := filepath.Glob(filepath.Join(p.cfg.Base, "late", "*.json"))
 	if err != nil {
@@ -133,7 +136,8 @@ func (p *Plugin) resume() error {
 	return nil
 }
 
-// takeEffect connects or disconnects the storage. It has no caller that expects an answer.
+// takeEffect connects or disconnects the storage for a call whose caller no longer waits for an
+// answer.
 func (p *Plugin) takeEffect(c Call) error {
 	defer p.store.lock(c.Volume)()
 	if c.Method == ControllerPublish {

@@ -13,14 +13,14 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// detachWithin is like detach, but with a time limit.
+// detachWithin calls ControllerUnpublish with a time limit.
 func (b *bench) detachWithin(d time.Duration, v string) error {
 	_, err := b.controller().ControllerUnpublishVolume(within(b.t, d), &csi.ControllerUnpublishVolumeRequest{VolumeId: v, NodeId: "node-1"})
 	return err
 }
 
-// attachedNow reports whether the storage is connected. It examines the storage itself, because the
-// plugin's answers may be wrong.
+// attachedNow reports whether the storage is connected. It examines the simulated storage directly,
+// because the plugin's answers may be wrong.
 func (b *bench) attachedNow(v string) bool {
 	a, err := b.p.store.attachments(v)
 	b.must(err)
@@ -42,7 +42,7 @@ func (b *bench) awaitDetached(v string) {
 }
 
 // TestBounded checks that a bounded call takes effect within its time limit, counted from the
-// moment when its caller gave up.
+// moment at which its caller gave up.
 func TestBounded(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -59,7 +59,7 @@ func TestBounded(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOutlives checks that a call takes effect although the plugin is killed and restarted.
+// TestOutlives checks that a call takes effect even if the plugin is killed and restarted.
 func TestOutlives(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -84,8 +84,8 @@ func TestOutlives(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOutlivesBounded ends first the caller and then the plugin. The call must still take effect
-// within the caller's time limit, counted from the end of the caller.
+// TestOutlivesBounded ends the caller and then the plugin. The call must still take effect within
+// its time limit, counted from the end of the caller.
 func TestOutlivesBounded(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -121,9 +121,9 @@ func (b *bench) lateFile() (e late) {
 	return e
 }
 
-// TestDetachedInUse makes a ControllerUnpublish that takes effect late, when the volume is mounted
-// again. The plugin must report that effect. It must also report the ControllerPublish that did not
-// wait for the effect.
+// TestDetachedInUse makes a ControllerUnpublish that takes effect late, after the volume has been
+// mounted again. The plugin must report the late effect. It must also report the ControllerPublish
+// that did not wait for this effect.
 func TestDetachedInUse(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -140,8 +140,8 @@ func TestDetachedInUse(t *testing.T) {
 	}
 }
 
-// TestUnstagedInUse checks that the plugin reports a NodeUnstage of mounted storage, even if the
-// plugin did not record the mount.
+// TestUnstagedInUse checks that the plugin reports a NodeUnstage of storage that is still mounted
+// elsewhere, even if the plugin did not record the other mount.
 func TestUnstagedInUse(t *testing.T) {
 	b := start(t, full)
 	b.up("a")
@@ -156,7 +156,7 @@ func TestUnstagedInUse(t *testing.T) {
 	b.must(unmountAll(b.target("elsewhere")))
 }
 
-// TestOvertaken checks that the plugin reports a publish during a NodeUnstage that may still be
+// TestOvertaken checks that the plugin reports a publish while an earlier NodeUnstage may still be
 // running.
 func TestOvertaken(t *testing.T) {
 	b := start(t, full)
@@ -179,8 +179,8 @@ func TestOvertaken(t *testing.T) {
 	b.must(b.cfg.Faults().Clear())
 }
 
-// TestImage checks that a volume with its own file system keeps its files. The plugin must report a
-// ControllerUnpublish while a process still uses a lazily unmounted mount.
+// TestImage checks that a volume with its own file system keeps its files. If a process still uses
+// a lazily unmounted mount, the plugin must report a ControllerUnpublish.
 func TestImage(t *testing.T) {
 	if os.Getuid() != 0 || loopControlMissing() {
 		t.Skip("there are no loop devices")

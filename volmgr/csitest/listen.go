@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// listen opens the socket of an endpoint: unix:///path, unix:/path or /path. If replace is set, it
-// replaces a socket file on which no process answers.
+// listen opens the socket of an endpoint: unix:///path, unix:/path or /path. If replace is set,
+// listen replaces a socket file that no process uses any longer.
 func listen(endpoint string, replace bool) (*net.UnixListener, error) {
 	path := strings.TrimPrefix(strings.TrimPrefix(endpoint, "unix:"), "//")
 	if !filepath.IsAbs(path) {
@@ -59,7 +59,8 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// credListener numbers each connection and adds the process that made it.
+// credListener gives each connection a number, and determines the process that opened the
+// connection.
 type credListener struct {
 	*net.UnixListener
 	count atomic.Int64
@@ -98,9 +99,9 @@ type credConn struct {
 
 func (c credConn) RemoteAddr() net.Addr { return c.addr }
 
-// callerAddr is the address of a caller, as gRPC reports it to the handlers.
+// callerAddr is the address of a caller. gRPC passes it to the handlers of calls.
 type callerAddr struct {
-	number int64 // the number of the connection
+	number int64 // number of the connection
 	pid    int
 }
 

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device returns a loop device on the file of a block volume. The read-only setting belongs to the
-// device and affects all its users.
+// device returns a loop device on the file of a block volume. The read-only setting applies to the
+// device and therefore to all its users.
 func (s *store) device(id string, readOnly bool) (string, error) {
 	image, err := s.block(id)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *store) device(id string, readOnly bool) (string, error) {
 	return path, errors.Join(err, dev.Close())
 }
 
-// release detaches the loop device of a volume. It succeeds if there is none.
+// release detaches the loop device of a volume. It succeeds if the volume has no loop device.
 func (s *store) release(id string) error {
 	path := loopOf(s.path(id, "block.img"))
 	if path == "" {
@@ -58,9 +58,9 @@ func (s *store) release(id string) error {
 	return errors.Join(err, dev.Close())
 }
 
-// loopOf returns the loop device on a file, or an empty string if there is none.
+// loopOf returns the loop device on a file, or an empty string if the file has no loop device.
 func loopOf(image string) string {
-	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is valid
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // Glob fails only for an invalid pattern
 	for _, file := range files {
 		if raw, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(raw)) == image {
 			return "/dev/" + strings.Split(file, "/")[3]
@@ -69,15 +69,15 @@ func loopOf(image string) string {
 	return ""
 }
 
-// resizeLoop adjusts the loop device on a file to the size of the file. It does nothing if there is
-// no device.
+// resizeLoop changes the size of the loop device on a file to the size of the file. If the file has
+// no loop device, resizeLoop does nothing.
 func resizeLoop(image string) error {
 	path := loopOf(image)
 	if path == "" {
 		return nil
 	}
 
-	dev, err := os.OpenFile(path, os.O_RDONLY, 0) // the device may be read-only
+	dev, err := os.OpenFile(path, os.O_RDONLY, 0) // opened for reading, because the device may be read-only
 	if err != nil {
 		return err
 	}
@@ -85,8 +85,8 @@ func resizeLoop(image string) error {
 	return errors.Join(unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_CAPACITY, 0), dev.Close())
 }
 
-// attachLoop attaches a file to a free loop device. It tries again if another process attaches the
-// same device first.
+// attachLoop attaches a file to a free loop device. If another process takes the same device first,
+// attachLoop tries again.
 func attachLoop(image string) (string, error) {
 	file, err := os.OpenFile(image, os.O_RDWR, 0)
 	if err != nil {
@@ -107,7 +107,7 @@ func attachLoop(image string) (string, error) {
 		path := fmt.Sprintf("/dev/loop%d", n)
 		dev, err := os.OpenFile(path, os.O_RDWR, 0)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the device node does not exist yet
+			continue // the kernel has not created the device node yet
 		}
 		if err != nil {
 			return "", err

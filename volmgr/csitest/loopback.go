@@ -7,9 +7,9 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// mountLoopback mounts a directory at path through FUSE. This process serves the mount until it is
-// unmounted, like s3fs, gcsfuse and similar plugins. If the process ends earlier, the mount stays
-// and answers ENOTCONN.
+// mountLoopback mounts a directory at path through FUSE. Like s3fs, gcsfuse and similar plugins,
+// this process serves the mount until it is unmounted. If the process ends earlier, the mount
+// remains, and accesses fail with ENOTCONN.
 func mountLoopback(dir, path string) error {
 	root, err := fs.NewLoopbackRoot(dir)
 	if err != nil {
@@ -18,10 +18,10 @@ func mountLoopback(dir, path string) error {
 
 	_, err = fs.Mount(path, root, &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: dir, Name: "csitest", AllowOther: true,
-		DirectMountStrict: true, // mount(2) needs no helper program
+		DirectMountStrict: true, // calls mount(2) directly, without a helper program
 
 		// With passthrough, the kernel would read and write open files without this process, even
-		// after its end.
+		// after the process has ended.
 		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
 	}})
 	if err != nil {

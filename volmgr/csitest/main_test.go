@@ -21,15 +21,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The test binary runs itself in three roles. It runs all tests in a separate mount namespace, it
-// runs as a plugin, or it runs as a caller that the plugin kills.
+// The test binary also starts itself in other roles. It runs all tests in a separate mount
+// namespace, it runs as a plugin, or it runs as a caller that the plugin kills.
 const (
 	envIsolated = "CSITEST_TEST_ISOLATED"
-	envCaller   = "CSITEST_TEST_CALLER" // the socket that the caller uses
+	envCaller   = "CSITEST_TEST_CALLER" // socket to which the caller connects
 )
 
 func TestMain(m *testing.M) {
-	syscall.Umask(0o022) // tests check the modes of directories
+	syscall.Umask(0o022) // some tests check the modes of directories
 	switch {
 	case IsChild():
 		os.Exit(Main())
@@ -69,8 +69,8 @@ func runIsolated() int {
 // full is the Config of a plugin with all basic capabilities.
 var full = Config{Attach: true, AttachReadOnly: true, CreateDelete: true, Stage: true, Stats: true, MultiWriter: true, AnyVolume: true}
 
-// bench is a plugin, which does not run at first, and a caller. The caller obeys the rules except
-// where a test makes it break one.
+// bench consists of a plugin, which does not run at first, and a caller. The caller obeys the rules
+// unless a test makes it break a rule.
 type bench struct {
 	t    *testing.T
 	dir  string
@@ -136,7 +136,7 @@ func dial(t *testing.T, endpoint string) *grpc.ClientConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // some tests have already closed the connection
+	t.Cleanup(func() { _ = conn.Close() }) // an error is ignored, because some tests have already closed the connection
 	return conn
 }
 
@@ -151,7 +151,7 @@ func (b *bench) must(err error) {
 	}
 }
 
-// code fails the test unless err has the expected gRPC code.
+// code fails the test unless err has the gRPC code want.
 func (b *bench) code(want codes.Code, err error) {
 	b.t.Helper()
 	if got := status.Code(err); got != want {
@@ -159,7 +159,7 @@ func (b *bench) code(want codes.Code, err error) {
 	}
 }
 
-// inject adds faults and returns the id of the first one.
+// inject adds faults to the plugin and returns the id of the first one.
 func (b *bench) inject(f ...Fault) string {
 	b.t.Helper()
 	ids, err := b.cfg.Faults().Add(f...)
@@ -180,12 +180,12 @@ func asMount(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
 		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}}}
 }
 
-// writer returns a mode that every plugin knows, and that permits several targets.
+// writer returns a capability that every plugin supports, and that permits several targets.
 func writer() *csi.VolumeCapability {
 	return asMount(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
 }
 
-// stageRequest returns a valid request. Its publish context is the last one that the plugin
+// stageRequest returns a valid NodeStage request with the last publish context that the plugin
 // returned.
 func (b *bench) stageRequest(v string) *csi.NodeStageVolumeRequest {
 	return &csi.NodeStageVolumeRequest{VolumeId: v, StagingTargetPath: b.staging(v), VolumeCapability: writer(), PublishContext: b.given(v)}
@@ -242,8 +242,8 @@ func (b *bench) unpublish(v, target string) error {
 	return err
 }
 
-// up makes a volume available at its targets, by ControllerPublish if the plugin has it, NodeStage
-// and NodePublish.
+// up makes a volume available at its targets. It calls ControllerPublish if the plugin has that
+// call, NodeStage, and NodePublish for each target.
 func (b *bench) up(v string, targets ...string) {
 	b.t.Helper()
 	if b.cfg.Attach {
@@ -298,9 +298,9 @@ func (b *bench) child() *os.Process {
 	b.must(err)
 	cmd.Env = append(append(os.Environ(), env...), "CSI_ENDPOINT="+b.endpoint())
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // makes the process the leader of a process group
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the process becomes the leader of its own process group
 	b.must(cmd.Start())
-	b.t.Cleanup(func() { // most tests have ended the process already
+	b.t.Cleanup(func() { // most tests have already ended the process
 		_ = cmd.Process.Kill()
 		_, _ = cmd.Process.Wait()
 	})
@@ -310,7 +310,7 @@ func (b *bench) child() *os.Process {
 	return cmd.Process
 }
 
-// gone waits until a process has ended. It returns the signal that ended the process, if any.
+// gone waits until a process has ended. If a signal ended the process, gone returns the signal.
 func (b *bench) gone(p *os.Process) unix.Signal {
 	b.t.Helper()
 	st, err := p.Wait()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sight describes the paths of a call as the plugin finds them when the call arrives.
+// sight describes the paths of a call, as they are when the call arrives.
 type sight struct {
 	stagingDir   bool
 	targetParent bool
@@ -34,8 +34,8 @@ func look(c Call) sight {
 	return s
 }
 
-// isMount reports whether path is a mount point. A mount that does not answer, such as a dead or
-// hanging FUSE mount, counts too.
+// isMount reports whether path is a mount point. It also returns true for a mount that does not
+// answer, such as a dead or hanging FUSE mount.
 func isMount(path string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
@@ -61,7 +61,7 @@ func makeReadOnly(target string) error {
 	return nil
 }
 
-// unmountAll unmounts every mount at path. It succeeds if there is none.
+// unmountAll unmounts every mount at path. It succeeds if path has no mount.
 func unmountAll(path string) error {
 	for isMount(path) {
 		if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil {
@@ -71,8 +71,8 @@ func unmountAll(path string) error {
 	return nil
 }
 
-// UnmountAll unmounts, in the calling process's mount namespace, all mounts that a journal
-// contains. It cleans up after a test whose caller did not clean up. It ignores paths that are not
+// UnmountAll unmounts all mounts that a journal contains, in the mount namespace of the calling
+// process. It cleans up after a test whose caller did not clean up. It ignores paths that are not
 // mount points.
 func UnmountAll(journal string) error {
 	calls, err := ReadJournal(journal)

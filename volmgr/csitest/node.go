@@ -34,9 +34,9 @@ func (s *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeG
 	return resp, nil
 }
 
-// NodeStageVolume bind-mounts the volume's files at the staging path. For a block volume it does
-// nothing. It does not fail if the caller skipped an earlier step such as ControllerPublish,
-// because the rules check that.
+// NodeStageVolume bind-mounts the volume's files at the staging path. For a block volume, it mounts
+// nothing. It does not fail if the caller omitted an earlier step such as ControllerPublish,
+// because the rules check the order of the steps.
 func (s *node) NodeStageVolume(ctx context.Context, m *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	id, path := m.GetVolumeId(), m.GetStagingTargetPath()
 	if path == "" || m.GetVolumeCapability() == nil {
@@ -151,7 +151,8 @@ func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRe
 	return &csi.NodePublishVolumeResponse{}, publish(place, target, isBlock, readOnly)
 }
 
-// publish mounts at a target. If the mount fails, it removes the target again.
+// publish creates a target and mounts the volume there with the function place. If the mount fails,
+// publish removes the target again.
 func publish(place func() error, target string, isFile, readOnly bool) error {
 	if !isMount(target) {
 		if err := makeTarget(target, isFile); err != nil {
@@ -174,8 +175,8 @@ func publish(place func() error, target string, isFile, readOnly bool) error {
 
 func makeTarget(target string, isFile bool) error {
 	if !isFile {
-		// The caller must create the parent directory. MkdirAll is needed because the caller may
-		// have removed it before a late effect. Many real plugins also create it.
+		// Only the caller should create the parent directory. But before a late effect, the caller
+		// may have removed it, so this code creates it again. Many real plugins do the same.
 		return os.MkdirAll(target, 0o755)
 	}
 
@@ -187,8 +188,8 @@ func makeTarget(target string, isFile bool) error {
 	return f.Close()
 }
 
-// unpublish unmounts and removes a target. If the target directory itself contains files, it keeps
-// them and returns an error.
+// unpublish unmounts and removes a target. If the target directory contains files after the
+// unmount, unpublish keeps them and returns an error.
 func unpublish(target string) error {
 	if err := unmountAll(target); err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// NodeExpandVolume changes the size that the node sees to the size of the storage. If the
-// controller does not expand volumes, NodeExpandVolume enlarges the storage too.
+// NodeExpandVolume changes the size that the node sees to the size of the storage. If the plugin
+// has no ControllerExpandVolume, NodeExpandVolume also enlarges the storage.
 func (s *node) NodeExpandVolume(ctx context.Context, m *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	id, path := m.GetVolumeId(), m.GetVolumePath()
 	if id == "" || path == "" {
@@ -50,8 +50,8 @@ func (s *node) NodeExpandVolume(ctx context.Context, m *csi.NodeExpandVolumeRequ
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: v.Capacity}, s.p.store.grow(v)
 }
 
-// NodeGetVolumeStats reports the recorded size and the space that the files use. If no size is
-// recorded, it reports the numbers of the file system.
+// NodeGetVolumeStats reports the recorded size of the volume and the space that its files use.
+// Without a recorded size, it reports the size and usage of the file system.
 func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if m.GetVolumeId() == "" || m.GetVolumePath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "stats need a volume id and a path")
@@ -93,8 +93,8 @@ func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRe
 	return resp, nil
 }
 
-// used returns the total size in bytes of the files in a directory. It ignores files that disappear
-// during the walk.
+// used returns the total size, in bytes, of the files in a directory. It ignores files that
+// disappear while it counts.
 func used(dir string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {

@@ -9,17 +9,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// pageRequest is the part of a list request that selects a page.
+// pageRequest describes the fields of a list request that select a page.
 type pageRequest interface {
 	GetMaxEntries() int32
 	GetStartingToken() string
 }
 
-// tokenPrefix is the beginning of a token. The rest of the token is the last id of the previous
-// page, in hex. Pages therefore do not shift when objects are created or deleted.
+// tokenPrefix is the beginning of a page token. After it, the token contains the last id of the
+// previous page in hex. Therefore the pages do not shift when objects are created or deleted.
 const tokenPrefix = "after-"
 
-// page sorts a list by id and returns the requested page of it.
+// page sorts a list by id and returns the requested page.
 func page[T any](cfg Config, all []T, id func(T) string, m pageRequest) (some []T, next string, err error) {
 	slices.SortFunc(all, func(a, b T) int { return strings.Compare(id(a), id(b)) })
 	if token := m.GetStartingToken(); token != "" {

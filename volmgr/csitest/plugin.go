@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Plugin is one instance of a plugin. It is safe for concurrent use. A test restarts a plugin in
-// its own process by making another Plugin with the same Config.
+// Plugin is one instance of a plugin. It is safe for concurrent use. To restart a plugin in its own
+// process, a test makes another Plugin with the same Config.
 type Plugin struct {
 	cfg     Config
 	store   store
@@ -25,24 +25,24 @@ type Plugin struct {
 	socket  *net.UnixListener
 	serving chan error
 
-	// running ends when the plugin is closed or crashes. Its end also ends delays and hangs.
+	// running ends when the plugin is closed or crashes. Delays and hangs then end, too.
 	running context.Context
 	stop    context.CancelCauseFunc
 	crashed chan struct{}
-	crash   func() // performs the Crash of a Fault
+	crash   func() // performs the crash that a Fault requires
 	once    sync.Once
-	turns   sync.Map       // volume → *sync.Mutex; see Config.Serial
-	work    sync.WaitGroup // the calls and late effects that are running
-	gate    sync.Mutex     // prevents new work after the stop
+	turns   sync.Map       // maps a volume id to a *sync.Mutex; see Config.Serial
+	work    sync.WaitGroup // counts the running calls and late effects
+	gate    sync.Mutex     // held to add new work to work, and to stop the plugin
 }
 
-// These are the causes for the end of the context running.
+// These errors are the causes with which the context running ends.
 var (
 	errClosed  = errors.New("the plugin was closed")
 	errCrashed = errors.New("the plugin crashed")
 )
 
-// New returns a plugin that does not run yet. It has no side effects.
+// New returns a plugin that is not running yet. It has no side effects.
 func New(cfg Config) *Plugin {
 	p := &Plugin{cfg: cfg.withDefaults(), serving: make(chan error, 1), crashed: make(chan struct{})}
 	p.store = store{dir: filepath.Join(p.cfg.Base, "volumes"), base: p.cfg.Base, any: p.cfg.AnyVolume}
@@ -52,8 +52,8 @@ func New(cfg Config) *Plugin {
 }
 
 // Start opens the journal and serves at endpoint (unix:///path) until Close. The journal may
-// contain entries of an earlier plugin. Start replaces the socket file of a killed plugin, but
-// fails if a process answers on the socket.
+// contain entries of an earlier plugin. Start replaces the socket file of a killed plugin. It fails
+// if another process uses the socket.
 func (p *Plugin) Start(endpoint string) error {
 	if p.cfg.Base == "" {
 		return errors.New("cannot start the plugin: Config.Base is not set")
@@ -106,13 +106,13 @@ func (p *Plugin) Serve(ctx context.Context, endpoint string) error {
 	return p.Close()
 }
 
-// graceful is the time for which Close waits for running calls to end. Close ends delays and hangs
-// at once.
+// graceful is the maximum time for which Close waits for running calls. Delays and hangs end at
+// once.
 const graceful = 5 * time.Second
 
-// Close ends the plugin. Waiting calls answer Unavailable and have no effect, and other calls
-// finish. Close removes the socket. Mounts stay, as with a real plugin. Close may be called twice,
-// or without Start.
+// Close stops the plugin. Calls that wait fail with Unavailable and have no effect. Other calls
+// finish. Close removes the socket. As with a real plugin, the mounts remain. Close may be called
+// twice, or without Start.
 func (p *Plugin) Close() error {
 	var err error
 	p.once.Do(func() {
@@ -127,7 +127,7 @@ func (p *Plugin) Close() error {
 		p.work.Wait()
 		served := <-p.serving
 		if errors.Is(served, grpc.ErrServerStopped) {
-			served = nil // Close was called before Serve, so no server is running
+			served = nil // Close was called before Serve, so no server was running
 		}
 
 		err = errors.Join(served, p.rec.close())
@@ -136,7 +136,7 @@ func (p *Plugin) Close() error {
 	return err
 }
 
-// halt prevents new work and ends waiting calls. It returns true only for the first call of halt.
+// halt prevents new work and ends waiting calls. It returns true only the first time.
 func (p *Plugin) halt(why error) bool {
 	p.gate.Lock()
 	defer p.gate.Unlock()
@@ -145,7 +145,7 @@ func (p *Plugin) halt(why error) bool {
 	return first
 }
 
-// enter registers a piece of work. It returns false if the plugin has stopped.
+// enter registers a call or a late effect as running. It returns false if the plugin has stopped.
 func (p *Plugin) enter() bool {
 	p.gate.Lock()
 	defer p.gate.Unlock()
@@ -156,12 +156,11 @@ func (p *Plugin) enter() bool {
 	return true
 }
 
-// Crashed returns a channel. It is closed when the Crash of a Fault has ended a plugin in this
-// process.
+// Crashed returns a channel that is closed when a Fault has crashed a plugin in this process.
 func (p *Plugin) Crashed() <-chan struct{} { return p.crashed }
 
-// cutOff simulates a crash of a plugin in this process. Connections break, the socket file stays,
-// and the journal gets no further entries.
+// cutOff simulates a crash of a plugin in this process. The connections break, the socket file
+// remains, and the journal gets no further entries.
 func (p *Plugin) cutOff() {
 	if !p.halt(errCrashed) {
 		return
@@ -175,19 +174,20 @@ func (p *Plugin) cutOff() {
 	}()
 }
 
-// killSelf crashes a plugin process.
+// killSelf ends a plugin process with SIGKILL.
 func killSelf() {
 	if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
-		panic(err) // without a signal, a panic ends the process
+		panic(err) // if the signal cannot be sent, a panic ends the process
 	}
 	select {}
 }
 
-// Calls returns all calls so far, including those that earlier plugins wrote to the same journal.
+// Calls returns all calls until now. It includes the calls that earlier plugins wrote to the same
+// journal.
 func (p *Plugin) Calls() Calls { return p.rec.history().Calls }
 
-// Violations returns all violations so far, including those that earlier plugins wrote to the same
-// journal.
+// Violations returns all violations until now. It includes the violations that earlier plugins
+// wrote to the same journal.
 func (p *Plugin) Violations() []Violation { return p.rec.history().Violations }
 
 // Faults returns the Control of the plugin.

@@ -15,8 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestLifeOfAVolume checks that the mounts are real, that none remains, and that the journal is
-// complete. The plugin must report no violation for a caller that obeys the rules.
+// TestLifeOfAVolume takes a volume through all calls. It checks that the mounts are real, that no
+// mount remains, and that the journal is complete. For a caller that obeys the rules, the plugin
+// must report no violation.
 func TestLifeOfAVolume(t *testing.T) {
 	b := start(t, full)
 	made, err := csi.NewControllerClient(b.conn).CreateVolume(b.ctx(), &csi.CreateVolumeRequest{Name: "data", VolumeCapabilities: []*csi.VolumeCapability{writer()}})

@@ -13,17 +13,18 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recorder writes calls to the journal and tracks the facts that the caller knows about volumes.
+// recorder writes calls to the journal, and tracks the state of volumes as far as the caller knows
+// it.
 type recorder struct {
 	mu     sync.Mutex
 	file   *os.File
-	muted  bool // set after a crash
+	muted  bool // set after a crash, so that the journal gets no further entries
 	failed error
 	past   Journal
-	at     map[int64]int // the index in past.Calls of each seq
+	at     map[int64]int // maps the number of a call to its index in past.Calls
 	view   view
-	used   map[string]int // the number of calls to which each fault applied
-	passed map[string]int // the number of calls that each fault skipped
+	used   map[string]int // number of calls to which each fault has applied
+	passed map[string]int // number of calls that each fault has skipped
 	live   map[*live]bool
 }
 
@@ -32,12 +33,13 @@ type live struct {
 	call   Call
 	caller callerAddr
 	ctx    context.Context
-	done   chan struct{} // closed at the end of the call
-	late   bool          // valid after done is closed
-	gone   time.Time     // the time when the caller gave up or died; zero while it waits
+	done   chan struct{} // closed when the call has ended
+	late   bool          // the answer came too late for the caller; valid after done is closed
+	gone   time.Time     // time at which the caller gave up or died; zero before that
 }
 
-// left returns for how long a call may still take effect after the end of its caller.
+// left returns how long a call may still take effect after the time at. The caller of the call must
+// have ended.
 func (l *live) left(at time.Time) time.Duration {
 	return l.promise() - at.Sub(l.gone)
 }
@@ -59,8 +61,8 @@ func (r *recorder) open(path string) error {
 	return writeEntry(r.file, entry{Event: eventOpen, Time: now(), Plugin: os.Getpid()})
 }
 
-// replay processes the earlier calls. Calls for one volume overlap only if a rule was broken, so
-// replay can process the begin and the end of each call together.
+// replay processes the calls in an existing journal. Calls for one volume overlap only if the
+// caller broke a rule, so replay can process the beginning and the end of each call together.
 func (r *recorder) replay() {
 	for i, c := range r.past.Calls {
 		r.at[c.Seq] = i
@@ -73,7 +75,7 @@ func (r *recorder) replay() {
 	}
 }
 
-// count updates the counters of the faults that a call used or skipped.
+// count updates the counters of the faults that applied to a call or skipped it.
 func (r *recorder) count(c Call) {
 	if c.Fault != "" {
 		r.used[c.Fault]++
@@ -95,8 +97,8 @@ func (r *recorder) mute() {
 	r.muted = true
 }
 
-// write appends an entry to the journal. The caller must hold the lock. The method close returns
-// the first error of write.
+// write appends an entry to the journal. The caller must hold the lock. If write fails, the method
+// close returns the first error.
 func (r *recorder) write(e entry) {
 	if r.muted {
 		return
@@ -112,8 +114,8 @@ func (r *recorder) history() Journal {
 	return Journal{Calls: slices.Clone(r.past.Calls), Violations: slices.Clone(r.past.Violations), Starts: r.past.Starts}
 }
 
-// begin writes a call and the rules that it breaks. It returns the other running calls for the same
-// volume.
+// begin writes a call and its violations to the journal. It returns the fault that applies to the
+// call, and the other running calls for the same volume.
 func (r *recorder) begin(ctx context.Context, cfg Config, req request, control Control) (*live, *Fault, []*live) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,7 +143,7 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 	r.past.Calls = append(r.past.Calls, l.call)
 	r.write(entry{Event: eventCall, Time: l.call.Start, Call: &l.call})
 
-	// Step 2: check the rules against the state before the call.
+	// Step 2: check the rules against the state before this call.
 	found := rulesBroken(ctx, cfg, r.view, req)
 	if err != nil {
 		found = append(found, Violation{Rule: RuleControl, Words: err.Error(), Time: now(), Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume})
@@ -165,22 +167,23 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 	return l, fault, others
 }
 
-// targets returns the targets at which a volume is or may be published, as far as the caller knows.
+// targets returns the targets at which a volume is, or may be, published as far as the caller
+// knows.
 func (r *recorder) targets(volume string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Sorted(maps.Keys(r.view.of(volume).targets))
 }
 
-// inUse reports whether a volume is or may be in use, as far as the caller knows.
+// inUse reports whether a volume is, or may be, in use as far as the caller knows.
 func (r *recorder) inUse(volume string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.view.of(volume).inUse()
 }
 
-// staged reports whether a volume is staged at path, as far as the caller knows. A staged block
-// volume has no mount at that path.
+// staged reports whether a volume is, or may be, staged at path as far as the caller knows. A mount
+// check would not be enough, because a staged block volume has no mount at that path.
 func (r *recorder) staged(volume, path string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,13 +191,13 @@ func (r *recorder) staged(volume, path string) bool {
 	return vol.staged != no && vol.staging == path
 }
 
-// violation records a violation. The caller must hold the lock.
+// violation adds a violation to the journal. The caller must hold the lock.
 func (r *recorder) violation(v Violation) {
 	r.past.Violations = append(r.past.Violations, v)
 	r.write(entry{Event: eventViolation, Time: v.Time, Violation: &v})
 }
 
-// end records the result of a call.
+// end writes the result of a call to the journal.
 func (r *recorder) end(l *live, resp any, err error) {
 	s, _ := status.FromError(err)
 	res := Result{End: now(), Code: s.Code().String(), Message: s.Message()}
@@ -217,12 +220,12 @@ func (r *recorder) end(l *live, resp any, err error) {
 
 	delete(r.live, l)
 
-	// The caller's own deadline is never later than the one that the plugin sees. An answer that is
-	// late here was therefore late for the caller.
+	// The deadline of the caller is never later than the deadline that the plugin sees. If the
+	// answer is too late here, it is therefore too late for the caller.
 	l.late = l.ctx.Err() != nil
 	res.Late = l.late
 	if r.muted {
-		return // the plugin has crashed, so the caller gets no answer
+		return // a crashed plugin sends no answer
 	}
 
 	l.call.Result = res
@@ -231,12 +234,13 @@ func (r *recorder) end(l *live, resp any, err error) {
 	r.view.end(l.call)
 }
 
-// goneWithin is the maximum time until the plugin notices the end of a caller.
+// goneWithin is the maximum time that the plugin needs to notice the end of a caller.
 const goneWithin = 2 * time.Second
 
-// overlap reports a call that arrived while another call for its volume was running. A call whose
-// caller gave up or died does not count. If the callers use different connections, the plugin may
-// notice that end later than the new call. Therefore overlap waits a little.
+// overlap reports a call that arrived while another call for the same volume was running. A running
+// call does not count if its caller has given up or died. If the callers use different connections,
+// the plugin may receive the new call before it notices the end of the other caller. Therefore
+// overlap waits for a short time.
 func (r *recorder) overlap(l, other *live) {
 	if l.caller.number != other.caller.number {
 		timer := time.NewTimer(goneWithin)
@@ -252,8 +256,8 @@ func (r *recorder) overlap(l, other *live) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	// gRPC also ends the context after an answer in time. The channel done distinguishes the two
-	// cases.
+	// gRPC ends the context of a call also after an answer in time. The channel done distinguishes
+	// this case from the end of the caller.
 	select {
 	case <-other.done:
 		if other.late {
@@ -273,11 +277,11 @@ func (r *recorder) overlap(l, other *live) {
 	})
 }
 
-// overtaken reports a call whose result may still be undone. An earlier call that the caller gave
-// up may take effect after this call. The caller of overtaken must hold the lock.
+// overtaken reports a call whose result an earlier call may still undo. The caller gave up the
+// earlier call, but that call may still take effect. The mutex must be held.
 func (r *recorder) overtaken(l, other *live) {
 	if other.gone.IsZero() {
-		other.gone = now() // the plugin notices only now that the earlier caller has ended
+		other.gone = now() // only now does the plugin notice that the earlier caller has ended
 	}
 	if !l.call.remakes(other.call) || other.left(l.call.Start) <= 0 {
 		return

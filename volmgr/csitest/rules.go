@@ -12,50 +12,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule is a rule of the CSI spec that callers of plugins must obey.
+// Rule is a rule of the CSI spec that the callers of plugins must obey.
 type Rule string
 
-// The rules are listed below. Some rules require that an earlier step is complete. For them, only
-// the answers that the caller received in time count. A call without such an answer may be
-// complete.
+// The rules for callers. Some rules require that an earlier step has been completed. A step counts
+// as completed only if the caller received the OK answer in time. Without such an answer, the step
+// may or may not have been completed.
 const (
-	RuleDeadline   Rule = "deadline"   // a call has a deadline
-	RuleOffered    Rule = "offered"    // calls and fields require the matching capability of the plugin
-	RuleRequired   Rule = "required"   // fields that the spec requires are set
-	RuleSize       Rule = "size"       // the limits are 128 bytes for strings and paths, 4 KiB for maps, 256 bytes for node ids
-	RulePath       Rule = "path"       // paths are absolute
-	RuleCapability Rule = "capability" // the capability is valid, known to the plugin, and the same for stage and publish
-	RuleSecrets    Rule = "secrets"    // the secrets are those of Config.WantSecrets
+	RuleDeadline   Rule = "deadline"   // every call has a deadline
+	RuleOffered    Rule = "offered"    // calls and fields are used only if the plugin has the matching capability
+	RuleRequired   Rule = "required"   // all fields that the spec requires are set
+	RuleSize       Rule = "size"       // strings and paths have at most 128 bytes, maps 4 KiB, and node ids 256 bytes
+	RulePath       Rule = "path"       // all paths are absolute
+	RuleCapability Rule = "capability" // the capability is valid, the plugin knows it, and stage and publish use the same one
+	RuleSecrets    Rule = "secrets"    // the caller passes the secrets in Config.WantSecrets
 
 	RuleVolumeContext  Rule = "volume-context"  // the caller passes the context that CreateVolume returned
-	RulePublishContext Rule = "publish-context" // the caller passes the context that ControllerPublish returned, and only if the plugin has that call
-	RuleNode           Rule = "node"            // the node id comes from NodeGetInfo, or the volume is connected to it
+	RulePublishContext Rule = "publish-context" // the caller passes the context that ControllerPublish returned, or none if the plugin lacks this call
+	RuleNode           Rule = "node"            // the node id comes from NodeGetInfo, or is that of a node to which the volume is connected
 
-	RuleInFlight    Rule = "in-flight"    // only one call at a time runs for a volume
-	RuleOrder       Rule = "order"        // ControllerPublish, stage, publish, unpublish all, unstage, ControllerUnpublish, delete; the controller's expansion before the node's
-	RuleStagingPath Rule = "staging-path" // each volume has one staging path of its own
-	RuleStagingDir  Rule = "staging-dir"  // the caller creates the directory before NodeStage
-	RuleTarget      Rule = "target"       // the caller creates the parent but not the target, and only one volume uses the target
-	RuleMode        Rule = "mode"         // a mode for a single use permits no second target
-	RuleInUse       Rule = "in-use"       // no call unstages or disconnects mounted storage, at once or later
-	// No call creates something that an earlier, abandoned call may still undo.
+	RuleInFlight Rule = "in-flight" // only one call runs for a volume at a time
+	// The steps have this order: ControllerPublish, stage, publish, unpublish of all targets,
+	// unstage, ControllerUnpublish, delete. The controller expands a volume before the node does.
+	RuleOrder       Rule = "order"
+	RuleStagingPath Rule = "staging-path" // each volume has its own staging path, and only one
+	RuleStagingDir  Rule = "staging-dir"  // the caller creates the staging directory before NodeStage
+	RuleTarget      Rule = "target"       // the caller creates the parent directory but not the target, and only one volume uses the target
+	RuleMode        Rule = "mode"         // an access mode for a single target permits no second target
+	RuleInUse       Rule = "in-use"       // no call unstages or disconnects storage that is mounted when the call takes effect
+	// No call makes a state that an earlier call may still undo after its caller gave up.
 	RuleOvertaken Rule = "overtaken"
-	RuleOffline   Rule = "offline" // no OFFLINE expansion is requested while the volume is in use
-	RuleToken     Rule = "token"   // a starting_token comes from an answer to the same method
+	RuleOffline   Rule = "offline" // an OFFLINE plugin expands only volumes that are not in use
+	RuleToken     Rule = "token"   // a starting_token comes from an answer of the same method
 
-	RuleTopology Rule = "topology" // a volume is created at the node or at the requested places, and a repeated CreateVolume names the same places
+	RuleTopology Rule = "topology" // a CreateVolume requests a topology, and a repeated CreateVolume requests the same one
 
-	// RuleControl does not concern the caller. It means that the control file of the test is
-	// invalid.
+	// RuleControl does not concern the caller. It means that the test has written an invalid
+	// control file.
 	RuleControl Rule = "control"
 )
 
-// Violation reports that a call broke a rule.
+// Violation describes how a call broke a rule.
 type Violation struct {
 	Rule   Rule      `json:"rule"`
 	Words  string    `json:"words"` // describes the mistake and the correct behavior
 	Time   time.Time `json:"time"`
-	Seq    int64     `json:"seq"` // the Seq of the call
+	Seq    int64     `json:"seq"` // number of the call
 	Method string    `json:"method"`
 	Volume string    `json:"volume,omitempty"`
 }
@@ -65,7 +67,7 @@ func (v Violation) String() string {
 	return fmt.Sprintf("call %d %s %s breaks rule %s: %s", v.Seq, v.Method, v.Volume, v.Rule, v.Words)
 }
 
-// check examines one call, before the view includes the call.
+// check examines one call. At this time, the view does not include the call yet.
 type check struct {
 	cfg   Config
 	view  view
@@ -80,7 +82,7 @@ func (c *check) report(rule Rule, format string, args ...any) {
 	})
 }
 
-// rulesBroken checks a call against the state that the caller knows.
+// rulesBroken checks a call against the state of the volumes as far as the caller knows it.
 func rulesBroken(ctx context.Context, cfg Config, v view, r request) []Violation {
 	c := &check{cfg: cfg, view: v, r: r}
 	if _, ok := ctx.Deadline(); !ok {
@@ -142,8 +144,8 @@ func (c *check) fields() {
 	}
 }
 
-// atPath reports whether the request of a method has a volume_path, at which the volume must be
-// present.
+// atPath reports whether the requests of a method have a volume_path, at which the volume must be
+// staged or published.
 func atPath(method string) bool { return method == NodeStats || method == NodeExpand }
 
 func (c *check) creation(m *csi.CreateVolumeRequest) {
@@ -223,8 +225,8 @@ func (c *check) capabilities() {
 	}
 }
 
-// contexts checks the data that the caller must pass on unchanged. The text of a violation contains
-// no secret values.
+// contexts checks the contexts and secrets, which the caller must pass on unchanged. The text of a
+// violation contains no values of secrets.
 func (c *check) contexts() {
 	call := c.r.call
 	if c.cfg.WantSecrets != nil && c.r.takesSecrets && !maps.Equal(c.r.secrets, c.cfg.WantSecrets) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// order checks that the caller made the steps that must precede a call.
+// order checks that the caller has made the steps that must precede a call.
 func (c *check) order() {
 	vol := c.view.of(c.r.call.Volume)
 	switch c.r.call.Method {
@@ -55,7 +55,7 @@ func (c *check) order() {
 	}
 }
 
-// attached requires an earlier ControllerPublish.
+// attached checks that the caller has connected the volume with ControllerPublish.
 func (c *check) attached(vol *volumeView) {
 	if !attaches(c.cfg) {
 		return
@@ -137,7 +137,7 @@ func (c *check) target(vol *volumeView) {
 	}
 }
 
-// use describes the places where a volume is or may be in use.
+// use describes where a volume is, or may be, in use.
 func (vol *volumeView) use() string {
 	var words []string
 	for _, node := range slices.Sorted(maps.Keys(vol.attached)) {

@@ -41,7 +41,8 @@ func (c *check) storage() {
 	c.snapshots()
 }
 
-// capacityRange checks that a capacity range has a limit. An expansion must have a range.
+// capacityRange checks that a capacity range has a lower or an upper limit. The request for an
+// expansion must have a capacity range.
 func (c *check) capacityRange() {
 	least, most := c.r.call.Least, c.r.call.Most
 	switch {
@@ -82,7 +83,7 @@ func (c *check) snapshots() {
 	}
 }
 
-// contentSource checks the source of the data of a new volume.
+// contentSource checks the source from which a new volume is created.
 func (c *check) contentSource(s *csi.VolumeContentSource) {
 	switch {
 	case s == nil:
@@ -95,8 +96,8 @@ func (c *check) contentSource(s *csi.VolumeContentSource) {
 	}
 }
 
-// stagingField checks the staging path in calls for an existing volume. The path must be empty for
-// a plugin that does not stage. Otherwise it must be the staging path of the volume.
+// stagingField checks the staging path in calls for an existing volume. If the plugin has no
+// NodeStage, the path must be empty. Otherwise it must be the staging path of the volume.
 func (c *check) stagingField(vol *volumeView) {
 	if c.r.call.StagingPath != "" && !c.cfg.Stage {
 		c.report(RuleOffered, "staging_target_path is set, but the plugin has no STAGE_UNSTAGE_VOLUME")
@@ -105,7 +106,7 @@ func (c *check) stagingField(vol *volumeView) {
 	c.onePath(vol)
 }
 
-// controllerExpand checks that a volume is not in use if the plugin only expands OFFLINE.
+// controllerExpand checks that a volume is not in use if the plugin expands only OFFLINE.
 func (c *check) controllerExpand(vol *volumeView) {
 	if c.cfg.Offline && vol.inUse() {
 		c.report(RuleOffline, "the plugin only expands OFFLINE, but the volume is in use: %s", vol.use())
@@ -139,14 +140,14 @@ func (c *check) nodeExpand(vol *volumeView) {
 	}
 }
 
-// mountGroup checks that NodePublish has the same mount group as NodeStage.
+// mountGroup checks that NodePublish and NodeStage have the same mount group.
 func (c *check) mountGroup(vol *volumeView) {
 	if group := c.r.call.MountGroup; vol.staged == yes && group != vol.stagedGroup {
 		c.report(RuleCapability, "the mount group is %q, but the volume is staged with %q", group, vol.stagedGroup)
 	}
 }
 
-// storageEnd updates the view after an answer that was OK and in time.
+// storageEnd updates the view after an OK answer that the caller received in time.
 func (v view) storageEnd(c Call) {
 	if c.Next != "" {
 		v.tokens[fmt.Sprintf("%s %s", c.Method, c.Next)] = true

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// brokenStorageRules contains ways to break the rules that concern the storage of volumes.
+// brokenStorageRules lists ways to break the rules about the storage of volumes.
 var brokenStorageRules = map[string]broken{
 	"expand without the capability":      {RuleOffered, full, func(b *bench) { _, _ = b.grow("a", 1) }},
 	"node expand without the capability": {RuleOffered, full, func(b *bench) { b.up("a"); _, _ = b.growNode("a", b.staging("a")) }},
@@ -122,7 +122,8 @@ var brokenStorageRules = map[string]broken{
 	}},
 }
 
-// publishUnstaged publishes volume a at t, for a plugin that does not stage volumes.
+// publishUnstaged publishes the volume "a" at the target "t". The plugin must not require
+// NodeStage.
 func publishUnstaged(b *bench, mode csi.VolumeCapability_AccessMode_Mode) {
 	r := b.publishRequest("a", "t")
 	r.StagingTargetPath, r.VolumeCapability = "", asMount(mode)
@@ -135,8 +136,8 @@ func (b *bench) group(name string, sources ...string) (*csi.VolumeGroupSnapshot,
 	return resp.GetGroupSnapshot(), err
 }
 
-// TestMountGroup checks that a plugin with the capability accepts the mount group and writes it to
-// the journal.
+// TestMountGroup checks that a plugin with VOLUME_MOUNT_GROUP accepts the mount group and writes it
+// to the journal.
 func TestMountGroup(t *testing.T) {
 	b := start(t, whole)
 	b.must(b.attach("a"))

@@ -12,19 +12,19 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// allRules lists the rules for callers. It omits RuleControl, which concerns tests.
+// allRules lists the rules for callers. It omits RuleControl, which is about the control file.
 var allRules = []Rule{RuleDeadline, RuleOffered, RuleRequired, RuleSize, RulePath, RuleCapability, RuleSecrets, RuleVolumeContext, RulePublishContext,
 	RuleNode, RuleInFlight, RuleOrder, RuleStagingPath, RuleStagingDir, RuleTarget, RuleMode, RuleOffline, RuleToken, RuleTopology}
 
-// broken is one way to break a rule. Its last call breaks the rule.
+// broken is one way to break a rule. The last of its calls breaks the rule.
 type broken struct {
 	rule Rule
-	cfg  Config // Base is not set in this Config
+	cfg  Config // without Base, which TestRules sets
 	do   func(*bench)
 }
 
-// brokenRules contains ways to break rules. It ignores the answers, because only the journal
-// matters.
+// brokenRules lists ways to break rules. The answers of the calls do not matter, because the test
+// checks only the journal.
 var brokenRules = map[string]broken{
 	"no deadline": {RuleDeadline, full, func(b *bench) {
 		_, _ = csi.NewIdentityClient(b.conn).Probe(context.WithoutCancel(b.ctx()), &csi.ProbeRequest{})
@@ -167,7 +167,7 @@ var brokenRules = map[string]broken{
 	"create and other": {RuleInFlight, full, overlapCreate},
 }
 
-// TestRules breaks each rule, and checks that the plugin reports exactly that violation.
+// TestRules breaks each rule. The plugin must report this violation and no other.
 func TestRules(t *testing.T) {
 	tested := map[Rule]bool{}
 	rows := maps.Clone(brokenRules)
@@ -204,8 +204,8 @@ func createAt(b *bench, zone string) {
 		AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": zone}}}}})
 }
 
-// TestTopologyMayChange checks that a caller may request other places after a CreateVolume that the
-// plugin refused, or that created the volume.
+// TestTopologyMayChange checks that a caller may request another topology for a volume name if the
+// plugin refused the previous CreateVolume, or if that call created the volume.
 func TestTopologyMayChange(t *testing.T) {
 	b := start(t, with(full, inZone))
 	b.inject(Fault{Method: CreateVolume, Code: codes.InvalidArgument})
@@ -234,8 +234,8 @@ func statsAt(b *bench, path string) {
 	_, _ = csi.NewNodeClient(b.conn).NodeGetVolumeStats(b.ctx(), &csi.NodeGetVolumeStatsRequest{VolumeId: "a", VolumePath: path})
 }
 
-// stageWith stages volume a with an edited request. If the plugin needs it, ControllerPublish comes
-// first.
+// stageWith stages the volume "a" with an edited request. It first calls ControllerPublish if the
+// plugin has that call.
 func stageWith(b *bench, edit func(*csi.NodeStageVolumeRequest)) {
 	if b.cfg.Attach {
 		b.must(b.attach("a"))
@@ -246,7 +246,7 @@ func stageWith(b *bench, edit func(*csi.NodeStageVolumeRequest)) {
 	_, _ = csi.NewNodeClient(b.conn).NodeStageVolume(b.ctx(), r)
 }
 
-// publishWith publishes volume a at t with an edited request.
+// publishWith publishes the volume "a" at the target "t" with an edited request.
 func publishWith(b *bench, edit func(*csi.NodePublishVolumeRequest)) {
 	if len(b.journal().Calls) == 0 {
 		b.up("a")
@@ -281,7 +281,7 @@ func publishAfterFailedStage(b *bench) {
 	_ = b.publish("a", "t")
 }
 
-// publishAs publishes volume a at two targets with the given mode.
+// publishAs publishes the volume "a" at two targets with the given mode.
 func publishAs(b *bench, mode csi.VolumeCapability_AccessMode_Mode) {
 	for _, target := range []string{"t", "u"} {
 		r := b.publishRequest("a", target)

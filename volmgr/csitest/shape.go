@@ -1,18 +1,18 @@
 package csitest
 
-// shape describes a method and the fields that its request requires. The plugin offers only methods
-// that have a shape.
+// shape describes a method and the fields that its request requires. The plugin has only the
+// methods that have a shape.
 type shape struct {
 	mutates bool
 
 	// These are the fields that the CSI spec calls REQUIRED.
 	name, volume, node, staging, target, capability, snapshot, group bool
 
-	// offered reports whether the plugin offers the method. The plugin answers other methods with
-	// Unimplemented.
+	// offered reports whether a plugin with the given Config has the method. The plugin answers all
+	// other methods with Unimplemented.
 	offered func(Config) bool
 
-	// asks means that a caller uses the method to find out whether the service exists.
+	// asks is set if callers use the method to find out whether the service exists.
 	asks bool
 }
 
@@ -25,19 +25,21 @@ func stages(c Config) bool        { return hasNode(c) && c.Stage }
 func counts(c Config) bool        { return hasNode(c) && c.Stats }
 func lists(c Config) bool         { return hasController(c) && c.Lists }
 
-// controls returns the value of offered for a controller method that depends on a field of Config.
+// controls returns a function for the field offered of a controller method. The method is offered
+// if flag returns true.
 func controls(flag func(Config) bool) func(Config) bool {
 	return func(c Config) bool { return hasController(c) && flag(c) }
 }
 
-// serves returns the value of offered for a node method that depends on a field of Config.
+// serves returns a function for the field offered of a node method. The method is offered if flag
+// returns true.
 func serves(flag func(Config) bool) func(Config) bool {
 	return func(c Config) bool { return hasNode(c) && flag(c) }
 }
 
 func groups(c Config) bool { return hasController(c) && c.GroupSnapshot }
 
-// shapes describes the methods that the plugin knows.
+// shapes maps each method that the plugin knows to its shape.
 var shapes = map[string]shape{
 	pluginInfo:           {offered: always},
 	pluginCapabilities:   {offered: always},
@@ -75,5 +77,5 @@ var shapes = map[string]shape{
 	NodeStorageHealth:    {offered: serves(func(c Config) bool { return c.StorageHealth })},
 }
 
-// Mutates reports whether a method changes something. All other methods only ask.
+// Mutates reports whether a method changes something. All other methods only ask for information.
 func Mutates(method string) bool { return shapes[method].mutates }

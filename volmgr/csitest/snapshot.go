@@ -19,11 +19,11 @@ import (
 // snap is a snapshot as the plugin stores it.
 type snap struct {
 	ID      string    `json:"id"`
-	Source  string    `json:"source"` // the source volume
+	Source  string    `json:"source"` // id of the source volume
 	Group   string    `json:"group,omitempty"`
 	Size    int64     `json:"size"`
 	Created time.Time `json:"created"`
-	Asked   int       `json:"asked"` // the number of answers about the snapshot; see Config.ReadyAfter
+	Asked   int       `json:"asked"` // number of answers about the snapshot until now; see Config.ReadyAfter
 }
 
 func (s *store) snapshotPath(id string, names ...string) string {
@@ -72,7 +72,7 @@ func (s *store) dropSnapshot(id string) error {
 	return dropDir(s.snapshotPath(id), "snapshot.json")
 }
 
-// dropDir removes a directory. It first removes the given file, because a directory without this
+// dropDir removes a directory. It removes the given file first, because a directory without this
 // file counts as deleted.
 func dropDir(dir, file string) error {
 	if err := os.Remove(filepath.Join(dir, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -81,8 +81,8 @@ func dropDir(dir, file string) error {
 	return removeTree(dir)
 }
 
-// copyContent copies the content of a volume or snapshot to the directory to. It first removes an
-// incomplete copy that a killed plugin left.
+// copyContent copies the content of a volume or snapshot to the directory to. If a killed plugin
+// has left an incomplete copy there, copyContent removes it first.
 func copyContent(from, to string) error {
 	if err := removeTree(to); err != nil {
 		return fmt.Errorf("cannot copy the volume: %w", err)
@@ -109,12 +109,12 @@ func copyContent(from, to string) error {
 	return nil
 }
 
-// ready reports whether the plugin has given enough answers about a snapshot for it to be ready.
+// ready reports whether a snapshot is ready, because the plugin has given enough answers about it.
 func (p *Plugin) ready(s snap) bool {
 	return p.cfg.ReadyAfter >= 0 && s.Asked > p.cfg.ReadyAfter
 }
 
-// asked increases the number of answers about a snapshot, and returns the snapshot for an answer.
+// asked counts one more answer about a snapshot, and returns the snapshot in the form of an answer.
 func (p *Plugin) asked(s snap) (*csi.Snapshot, error) {
 	s.Asked++
 	out := &csi.Snapshot{SnapshotId: s.ID, SourceVolumeId: s.Source, GroupSnapshotId: s.Group, SizeBytes: s.Size,
@@ -179,7 +179,7 @@ func (s *controller) ListSnapshots(_ context.Context, m *csi.ListSnapshotsReques
 	for _, listed := range some {
 		out, err := s.listed(listed.ID)
 		switch {
-		case status.Code(err) == codes.NotFound: // another call has just deleted the snapshot
+		case status.Code(err) == codes.NotFound: // the snapshot has just been deleted by another call
 		case err != nil:
 			return nil, err
 		default:

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestSnapshot checks that a snapshot keeps the content from the time of its creation, becomes
-// ready after enough answers, and survives a restart.
+// TestSnapshot checks that a snapshot keeps the content that the volume had when the snapshot was
+// created. The snapshot must become ready after enough answers, and must survive a restart.
 func TestSnapshot(t *testing.T) {
 	b := start(t, with(whole, func(c *Config) { c.ReadyAfter, c.AnyVolume = 2, false }))
 	_, err := b.create("a", gib, nil)

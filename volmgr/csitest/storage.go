@@ -11,7 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// CreateVolume creates a volume. If the request names a source, the new volume gets its content.
+// CreateVolume creates a volume. If the request names a source, the new volume gets the content of
+// the source.
 func (s *controller) CreateVolume(_ context.Context, m *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	id := s.p.newID(m.GetName())
 	if id == "" || len(m.GetVolumeCapabilities()) == 0 {
@@ -61,7 +62,8 @@ func (s *controller) CreateVolume(_ context.Context, m *csi.CreateVolumeRequest)
 	return &csi.CreateVolumeResponse{Volume: asVolume(want)}, s.p.store.make(want)
 }
 
-// source returns the directory of a volume's source, and the minimum size that the source requires.
+// source returns the directory of the source of a volume, and the minimum size that the source
+// requires.
 func (s *controller) source(v stored) (dir string, size int64, err error) {
 	switch {
 	case v.Snapshot != "":
@@ -79,7 +81,7 @@ func (s *controller) source(v stored) (dir string, size int64, err error) {
 	}
 }
 
-// fit chooses a size within a range. The size is not less than the given size.
+// fit returns a size that is within a capacity range and is at least the given size.
 func (s *controller) fit(r *csi.CapacityRange, size int64) (int64, error) {
 	most := s.p.cfg.Storage
 	if limit := r.GetLimitBytes(); limit > 0 {
@@ -97,7 +99,8 @@ func (s *controller) fit(r *csi.CapacityRange, size int64) (int64, error) {
 	return least, nil
 }
 
-// place returns the first requested place, because the plugin can create volumes everywhere.
+// place returns the first topology that the request names. The plugin can create volumes for every
+// topology.
 func (s *controller) place(r *csi.TopologyRequirement) map[string]string {
 	for _, t := range append(slices.Clone(r.GetPreferred()), r.GetRequisite()...) {
 		return t.GetSegments()
@@ -114,7 +117,7 @@ func (s *controller) knowsMutable(params map[string]string) error {
 	return nil
 }
 
-// asVolume converts a volume to the type that answers use.
+// asVolume converts a volume to the type that answers contain.
 func asVolume(v stored) *csi.Volume {
 	out := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.Context}
 	if v.Topology != nil {
@@ -133,8 +136,8 @@ func asVolume(v stored) *csi.Volume {
 	return out
 }
 
-// ControllerExpandVolume enlarges the storage. The node sees the new size at once, unless the node
-// must expand the volume too.
+// ControllerExpandVolume enlarges the storage of a volume. The node sees the new size at once,
+// unless NodeExpandVolume must follow.
 func (s *controller) ControllerExpandVolume(_ context.Context, m *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	id := m.GetVolumeId()
 	defer s.p.store.lock(id)()
@@ -192,8 +195,8 @@ func (s *controller) ControllerGetVolume(_ context.Context, m *csi.ControllerGet
 	return &csi.ControllerGetVolumeResponse{Volume: asVolume(v), Status: st}, err
 }
 
-// nodes returns the nodes to which a volume is connected. It returns none if the plugin does not
-// report them.
+// nodes returns the nodes to which a volume is connected. If the plugin does not report such nodes,
+// the result is empty.
 func (s *controller) nodes(id string) ([]string, error) {
 	if !s.p.cfg.PublishedNodes {
 		return nil, nil

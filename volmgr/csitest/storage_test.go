@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// whole is a Config with the capabilities of full and all capabilities that concern storage.
+// whole is the Config of a plugin with the capabilities of full and with all capabilities that
+// concern storage.
 var whole = func() Config {
 	c := full
 	c.Lists, c.PublishedNodes, c.Get, c.Clone, c.Modify, c.MountGroup = true, true, true, true, true, true
@@ -40,7 +41,7 @@ func snapshotSource(id string) *csi.VolumeContentSource {
 	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id}}}
 }
 
-// create creates a volume with a size. The source may be nil.
+// create creates a volume of the given size. The source may be nil.
 func (b *bench) create(name string, size int64, from *csi.VolumeContentSource) (*csi.Volume, error) {
 	r := &csi.CreateVolumeRequest{Name: name, VolumeCapabilities: []*csi.VolumeCapability{writer()}, VolumeContentSource: from}
 	if size > 0 {
@@ -63,7 +64,7 @@ func (b *bench) snap(v, name string) (*csi.Snapshot, error) {
 	return resp.GetSnapshot(), err
 }
 
-// total returns the size of a volume that the node sees, in bytes.
+// total returns the size, in bytes, that the node sees for a volume.
 func (b *bench) total(v, target string) int64 {
 	b.t.Helper()
 	return b.totalAt(v, b.target(target), b.staging(v))
@@ -78,8 +79,9 @@ func (b *bench) totalAt(v, path, staging string) int64 {
 
 const gib = 1 << 30
 
-// TestExpand checks that the node sees the new size after its own part of an expansion, also on a
-// loop device. If the plugin is killed between the two parts, it must remember the first part.
+// TestExpand checks that the node sees the new size only after NodeExpandVolume, also for a loop
+// device. If the plugin is killed between ControllerExpandVolume and NodeExpandVolume, it must
+// remember the first call.
 func TestExpand(t *testing.T) {
 	b := start(t, whole)
 	_, err := b.create("a", gib, nil)
@@ -113,7 +115,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// upMade makes a created volume available at target t.
+// upMade makes a volume that the plugin created available at the target "t".
 func (b *bench) upMade(v string) {
 	b.t.Helper()
 	given := map[string]string{"csitest/name": v}
@@ -128,8 +130,8 @@ func (b *bench) upMade(v string) {
 	b.must(err)
 }
 
-// TestExpandBlock checks that an expansion enlarges the file at the target, and a loop device on
-// it.
+// TestExpandBlock checks that an expansion enlarges the file of a block volume, and a loop device
+// on this file.
 func TestExpandBlock(t *testing.T) {
 	for _, loop := range []bool{false, true} {
 		if loop && (os.Getuid() != 0 || loopControlMissing()) {
@@ -191,7 +193,8 @@ func TestModify(t *testing.T) {
 	b.noViolations()
 }
 
-// TestListVolumes checks that pages of a list stay correct while volumes are created and deleted.
+// TestListVolumes checks that no volume is missing from the pages of a list, or listed twice, if a
+// volume is deleted between two pages.
 func TestListVolumes(t *testing.T) {
 	b := start(t, with(whole, func(c *Config) { c.PageSize, c.Volumes = 2, []string{"a", "b", "c", "d", "e"} }))
 	b.must(b.attach("b"))
@@ -205,7 +208,7 @@ func TestListVolumes(t *testing.T) {
 		}
 		token = resp.NextToken
 		b.restart()
-		deleteWith(b, nil) // this call deletes volume a
+		deleteWith(b, nil) // deletes the volume "a"
 	}
 	if want := []string{"a", "bnode-1", "c", "d", "e"}; !slices.Equal(ids, want) || token != "" {
 		t.Errorf("%v, then %q", ids, token)

@@ -14,38 +14,39 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Twist is a behavior of real plugins that differs from the expected one, or that demands more of
-// the caller than the spec does. It is part of the effect. If a fault has no effect, its twist does
-// nothing.
+// Twist is a behavior of real plugins that differs from the expected behavior, or that demands more
+// from the caller than the spec does. A Twist changes the effect of a call. If the fault has no
+// effect, its Twist does nothing.
 type Twist string
 
 // These are the values of Twist.
 const (
 	Straight Twist = ""
 
-	// With these twists, NodeStage and NodePublish mount a FUSE file system instead of the volume.
-	Dead   Twist = "dead"   // the daemon has ended: lstat succeeds, and open returns ENOTCONN
-	Hung   Twist = "hung"   // the daemon does not answer while the fault exists, and then ends
-	Served Twist = "served" // the daemon is a process in the plugin's process group, and runs until the unmount
+	// With the following twists, NodeStage and NodePublish mount a FUSE file system instead of the
+	// volume.
+	Dead   Twist = "dead"   // the FUSE daemon has ended: lstat succeeds, and open returns ENOTCONN
+	Hung   Twist = "hung"   // the FUSE daemon does not answer while the fault exists, and then ends
+	Served Twist = "served" // the FUSE daemon is a process in the plugin's process group, and runs until the unmount
 
-	Remade  Twist = "remade"  // NodeStage and NodeUnstage remove the staging directory, and NodeStage makes another one
+	Remade  Twist = "remade"  // NodeStage and NodeUnstage remove the staging directory, and NodeStage creates a new one
 	Direct  Twist = "direct"  // NodePublish mounts the volume itself and ignores the staging path
-	Locked  Twist = "locked"  // NodePublish makes a target with mode 000 and mounts nothing
+	Locked  Twist = "locked"  // NodePublish creates a target with mode 000 and mounts nothing
 	Kept    Twist = "kept"    // NodeUnpublish does not remove the target
 	Strict  Twist = "strict"  // NodeUnpublish of a missing target fails with Internal
 	Severs  Twist = "severs"  // NodeUnstage also unmounts the targets of the volume
-	NoDots  Twist = "no-dots" // a path through a hidden directory fails with InvalidArgument
-	Argv    Twist = "argv"    // a staging path in the argv of any process fails with Internal
+	NoDots  Twist = "no-dots" // a call fails with InvalidArgument if its path contains a hidden directory
+	Argv    Twist = "argv"    // a call fails with Internal if the staging path is in the argv of any process
 	Sharing Twist = "sharing" // NodeStage and NodeUnstage fail unless the staging directory is in a shared mount
 
-	// With these twists, the answer does not match the effect.
-	Short    Twist = "short"    // the answer contains half the capacity
-	Nameless Twist = "nameless" // the answer contains no id of the created object
-	Unready  Twist = "unready"  // no snapshot in the answer is ready
-	Endless  Twist = "endless"  // the first page of a list follows every page
+	// With the following twists, the answer does not match the effect.
+	Short    Twist = "short"    // the answer reports half of the real capacity
+	Nameless Twist = "nameless" // the answer does not contain the id of the created object
+	Unready  Twist = "unready"  // the answer reports no snapshot as ready
+	Endless  Twist = "endless"  // the list never ends, because its first page follows every page
 )
 
-// twisted lists the methods to which each twist applies.
+// twisted maps each twist to the methods to which it applies.
 var twisted = map[Twist][]string{
 	Dead:    {NodeStage, NodePublish},
 	Hung:    {NodeStage, NodePublish},
@@ -71,8 +72,8 @@ func (t Twist) knows(method string) bool {
 	return t == Straight || slices.Contains(twisted[t], method)
 }
 
-// demands returns an error if the caller does not meet a demand of the twist. Such demands of real
-// plugins exceed the spec.
+// demands returns an error if the caller does not meet a demand of the twist. Some real plugins
+// have such demands, although the spec does not.
 func (o options) demands(staging, target string) error {
 	switch o.twist {
 	case NoDots:
@@ -102,9 +103,10 @@ func (o options) demands(staging, target string) error {
 	return nil
 }
 
-// inArgv returns the id of a process whose argv contains path, or an empty string if there is none.
+// inArgv returns the id of a process whose argv contains path, or an empty string if there is no
+// such process.
 func inArgv(path string) string {
-	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // Glob fails only for an invalid pattern
 	for _, line := range lines {
 		raw, err := os.ReadFile(line)
 		if path != "" && err == nil && strings.Contains(string(raw), path) {
@@ -115,7 +117,7 @@ func inArgv(path string) string {
 	return ""
 }
 
-// inShared reports whether a directory lies in a shared mount.
+// inShared reports whether a directory is in a mount with shared propagation.
 func inShared(dir string) (bool, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -129,7 +131,8 @@ func inShared(dir string) (bool, error) {
 			return false, fmt.Errorf("cannot read the mount table: %q", line)
 		}
 
-		// If two mounts have the same path, the later line belongs to the upper one.
+		// If two mounts have the same path, the later line of the table belongs to the mount on
+		// top.
 		at := strings.TrimSuffix(f[4], "/") + "/"
 		if len(at) >= longest && strings.HasPrefix(dir+"/", at) {
 			longest, shared = len(at), strings.HasPrefix(f[6], "shared:")
@@ -140,7 +143,7 @@ func inShared(dir string) (bool, error) {
 }
 
 // mountTwisted mounts the file system of a twist at path instead of the volume. It returns false if
-// the twist mounts none.
+// the twist has no file system of its own.
 func (p *Plugin) mountTwisted(ctx context.Context, path string) (bool, error) {
 	o := optionsOf(ctx)
 	switch o.twist {
@@ -160,7 +163,7 @@ func (p *Plugin) mountTwisted(ctx context.Context, path string) (bool, error) {
 		go func() {
 			defer p.work.Done()
 			p.hang(o.fault)
-			_ = dev.Close() // the mount is dead from now on
+			_ = dev.Close() // now the mount is dead
 		}()
 
 		return true, nil
@@ -169,7 +172,7 @@ func (p *Plugin) mountTwisted(ctx context.Context, path string) (bool, error) {
 	}
 }
 
-// remade replaces an empty directory by a new one.
+// remade replaces an empty directory with a new one.
 func remade(path string) error {
 	if err := os.Remove(path); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// opens opens a directory in the background. It sends the result to the returned channel.
+// opens opens a directory in the background, and sends the result to the returned channel.
 func opens(path string) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -33,10 +33,10 @@ func needsFuse(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	_ = f.Close() // the open only showed whether FUSE is available
+	_ = f.Close() // opening the file has shown that FUSE is available
 }
 
-// TestDead checks that the mount of an ended daemon is visible but cannot be opened.
+// TestDead checks that a mount whose FUSE daemon has ended is visible but cannot be opened.
 func TestDead(t *testing.T) {
 	needsFuse(t)
 	b := start(t, full)
@@ -56,15 +56,15 @@ func TestDead(t *testing.T) {
 	if err := <-opens(b.staging("a")); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("open: %v", err)
 	}
-	b.must(b.publish("a", "t")) // the publish bind-mounts the dead mount
+	b.must(b.publish("a", "t")) // bind-mounts the dead mount
 	if err := <-opens(b.target("t")); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("open: %v", err)
 	}
 	b.noViolations()
 }
 
-// TestHung checks that the mount of a hanging daemon does not answer, and that it is dead after the
-// fault is removed.
+// TestHung checks that a mount whose FUSE daemon hangs does not answer. After the fault is removed,
+// the mount must be dead.
 func TestHung(t *testing.T) {
 	needsFuse(t)
 	b := start(t, full)
@@ -88,8 +88,8 @@ func TestHung(t *testing.T) {
 	b.noViolations()
 }
 
-// TestServed checks that a FUSE daemon survives the kill of its plugin. It must end with the
-// plugin's process group, or with its mount.
+// TestServed checks that a FUSE daemon survives if only its plugin is killed. It must end when the
+// whole process group of the plugin is killed, or when its mount is unmounted.
 func TestServed(t *testing.T) {
 	needsFuse(t)
 	for name, row := range map[string]struct {
@@ -117,7 +117,8 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestTwists checks the twists whose effects appear at once in the file system or in the answer.
+// TestTwists checks the twists whose effects are visible at once in the file system or in the
+// answer.
 func TestTwists(t *testing.T) {
 	inode := func(b *bench, path string) uint64 {
 		var st unix.Stat_t
@@ -203,7 +204,7 @@ func TestTwists(t *testing.T) {
 			b.must(other.Start())
 			b.code(codes.Internal, b.stage("a"))
 			b.must(in.Close())
-			_ = other.Wait() // the process ends, because its input is closed
+			_ = other.Wait() // the process ends when its input is closed
 			b.must(b.stage("a"))
 		},
 		"sharing": func(_ *testing.T, b *bench) {
@@ -228,8 +229,8 @@ func TestTwists(t *testing.T) {
 	}
 }
 
-// TestTwistIsKnown checks that a fault is invalid if its twist does not apply to its method.
-// Without a method, the twist applies to all its methods.
+// TestTwistIsKnown checks that a fault is invalid if its twist does not apply to its method. A
+// fault without a method applies to all methods of its twist.
 func TestTwistIsKnown(t *testing.T) {
 	for _, bad := range []Fault{{Twist: "bent"}, {Method: NodeStage, Twist: Kept}, {Method: NodeStage, Skip: -1}} {
 		if err := bad.valid(); err == nil {
@@ -242,7 +243,7 @@ func TestTwistIsKnown(t *testing.T) {
 	}
 }
 
-// TestSkip checks that the number of skipped calls survives a restart.
+// TestSkip checks that a restarted plugin remembers how many calls a fault has skipped.
 func TestSkip(t *testing.T) {
 	b := start(t, full)
 	b.inject(Fault{Method: ControllerPublish, Skip: 2, Times: 2, Code: codes.Aborted})
@@ -255,8 +256,8 @@ func TestSkip(t *testing.T) {
 	b.noViolations()
 }
 
-// TestLists checks that a plugin with ListVolumes reports the capability, and that a fault can
-// crash the plugin during that call.
+// TestLists checks that a plugin with ListVolumes reports the capability LIST_VOLUMES, and that a
+// fault can crash the plugin during this call.
 func TestLists(t *testing.T) {
 	b := start(t, Config{Lists: true, AnyVolume: true})
 	c := csi.NewControllerClient(b.conn)
@@ -270,8 +271,8 @@ func TestLists(t *testing.T) {
 	b.noViolations()
 }
 
-// TestUnknownCapabilities checks that a plugin's answer can contain capabilities that the spec does
-// not define, besides the known ones.
+// TestUnknownCapabilities checks that the plugin can report capabilities that the spec does not
+// define, in addition to its known capabilities.
 func TestUnknownCapabilities(t *testing.T) {
 	cfg := full
 	cfg.UnknownCapabilities = true
@@ -293,7 +294,7 @@ func TestUnknownCapabilities(t *testing.T) {
 	b.noViolations()
 }
 
-// TestProbeSaysNothing checks an OK answer of a Probe without an effect. The answer must not tell
+// TestProbeSaysNothing checks a Probe that answers OK without an effect. The answer must leave open
 // whether the plugin is ready.
 func TestProbeSaysNothing(t *testing.T) {
 	b := start(t, full)
@@ -305,8 +306,8 @@ func TestProbeSaysNothing(t *testing.T) {
 	}
 }
 
-// TestLoopDevices checks that a block volume is a loop device. The device must be read-only on
-// request, unless a fault ignores the request.
+// TestLoopDevices checks that a block volume is a loop device. If the caller requests a read-only
+// volume, the device must be read-only, unless a fault makes the plugin ignore the request.
 func TestLoopDevices(t *testing.T) {
 	if os.Getuid() != 0 || loopControlMissing() {
 		t.Skip("there are no loop devices")
@@ -352,14 +353,14 @@ func loopControlMissing() bool {
 	return err != nil
 }
 
-// TestSerial checks a plugin with Serial. During a slow call, the plugin must delay the call that
-// undoes it.
+// TestSerial checks a plugin with Config.Serial. While a slow call runs, the plugin must delay the
+// call that undoes it.
 func TestSerial(t *testing.T) {
 	cfg := full
 	cfg.Serial = true
 	b := start(t, cfg)
 	b.must(b.attach("a"))
-	// The time limit ends long before the slow call does, but long after the call has begun.
+	// The time limit of the caller ends after the call has begun, and long before the call ends.
 	b.inject(Fault{Method: NodeStage, Delay: 3 * time.Second})
 	b.code(codes.DeadlineExceeded, b.stageWithin(time.Second, "a"))
 	b.must(b.unstage("a"))
@@ -373,8 +374,8 @@ func TestSerial(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOldSocket checks that a plugin with OldSocket does not start if a dead plugin's socket file
-// exists.
+// TestOldSocket checks that a plugin with Config.OldSocket does not start if a dead plugin has left
+// its socket file.
 func TestOldSocket(t *testing.T) {
 	cfg := full
 	cfg.OldSocket = true

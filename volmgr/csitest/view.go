@@ -18,11 +18,11 @@ import (
 // step remains unsure until its opposite succeeds.
 type view struct {
 	volumes map[string]*volumeView
-	users   map[string]string // maps targets to volumes
-	tokens  map[string]bool   // contains methods with the next_token values that they answered
-	snaps   map[string]bool   // maps a snapshot to true if an answer reported the snapshot as ready
+	users   map[string]string // maps a target to the volume that uses it
+	tokens  map[string]bool   // contains "method token" for each next_token that an answer of the method contained
+	snaps   map[string]bool   // maps a snapshot id to whether the last answer reported the snapshot as ready
 	groups  map[string][]string
-	places  map[string]string // maps names to the Places of a CreateVolume with an unknown outcome
+	places  map[string]string // maps a volume name to Call.Places of a CreateVolume whose outcome is unknown
 }
 
 type certainty int
@@ -36,25 +36,25 @@ const (
 func (c certainty) String() string { return [...]string{"not", "perhaps", "surely"}[c] }
 
 type volumeView struct {
-	made     map[string]string // the volume context in the answer of CreateVolume
+	made     map[string]string // volume context from the answer of CreateVolume
 	attached map[string]*attachView
 	staged   certainty
-	staging  string // the staging path, unless staged is no
-	stagedAs string // the capability
+	staging  string // staging path; meaningless if staged is no
+	stagedAs string // capability in the NodeStage call
 	targets  map[string]*targetView
 
-	stagedGroup string // the mount group
-	expands     bool   // the node must continue an expansion of the storage
+	stagedGroup string // mount group in the NodeStage call
+	expands     bool   // the node must still continue an expansion
 }
 
 type attachView struct {
 	is    certainty
-	given map[string]string // the publish context that the plugin returned
+	given map[string]string // publish context that the plugin returned
 }
 
 type targetView struct {
 	is       certainty
-	as       string // the capability
+	as       string // capability in the NodePublish call
 	readOnly bool
 }
 
@@ -65,7 +65,7 @@ func newView() view {
 	}
 }
 
-// of returns the view of a volume. It is never nil.
+// of returns the view of one volume. The result is never nil.
 func (v view) of(id string) *volumeView {
 	if v.volumes[id] == nil {
 		v.volumes[id] = &volumeView{attached: map[string]*attachView{}, targets: map[string]*targetView{}}
@@ -73,7 +73,8 @@ func (v view) of(id string) *volumeView {
 	return v.volumes[id]
 }
 
-// user returns another volume that uses the target, or an empty string if there is none.
+// user returns the id of another volume that uses the target, or an empty string if there is no
+// such volume.
 func (v view) user(target, except string) string {
 	if id := v.users[target]; id != except {
 		return id
@@ -81,8 +82,8 @@ func (v view) user(target, except string) string {
 	return ""
 }
 
-// stagedAt returns another volume that is or may be staged at path, or an empty string if there is
-// none.
+// stagedAt returns the id of another volume that is, or may be, staged at path, or an empty string
+// if there is no such volume.
 func (v view) stagedAt(path, except string) string {
 	for id, vol := range v.volumes {
 		if id != except && vol.staged != no && vol.staging == path {
@@ -92,7 +93,7 @@ func (v view) stagedAt(path, except string) string {
 	return ""
 }
 
-// begin updates the view for the arrival of a call.
+// begin updates the view when a call arrives.
 func (v view) begin(c Call) {
 	if c.Volume == "" {
 		return
@@ -131,7 +132,7 @@ func (v view) begin(c Call) {
 	}
 }
 
-// end updates the view for the answer to a call.
+// end updates the view when a call has been answered.
 func (v view) end(c Call) {
 	if c.OK() {
 		v.storageEnd(c)
@@ -177,8 +178,8 @@ func (v view) end(c Call) {
 	}
 }
 
-// settled reports whether the caller knows the outcome of a call. This is the case if the answer is
-// OK, or if its code means that the plugin began nothing (CSI spec, Error Scheme).
+// settled reports whether the caller knows the outcome of a call. The caller knows it if the answer
+// is OK, or if the code means that the plugin did not begin the call (CSI spec, Error Scheme).
 func settled(c Call) bool {
 	refusals := []codes.Code{
 		codes.InvalidArgument, codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated, codes.PermissionDenied,
@@ -189,8 +190,8 @@ func settled(c Call) bool {
 }
 
 // undone reports whether the caller may treat an undoing call as complete. This is the case if the
-// plugin answers OK or does not know the volume. For a target without a mount, any answered error
-// is sufficient, because some plugins refuse to unpublish a missing target.
+// plugin answers OK or does not know the volume. For a target without a mount, any error in the
+// answer is sufficient, because some plugins refuse to unpublish a missing target.
 func undone(c Call) bool {
 	switch {
 	case !slices.Contains([]string{ControllerUnpublish, NodeUnstage, NodeUnpublish, DeleteVolume}, c.Method), c.Late:

@@ -25,43 +25,43 @@ import (
 //
 // A block volume is the plain file block.img, bind-mounted at its target, or a loop device on the file.
 type store struct {
-	dir   string // the directory that contains the volumes
+	dir   string // directory that contains the volumes
 	base  string
-	any   bool // if set, every id is the id of an existing volume
+	any   bool // set if every id is the id of an existing volume
 	locks sync.Map
 }
 
 type stored struct {
 	ID       string            `json:"id"`
-	Name     string            `json:"name,omitempty"` // set only for a created volume
+	Name     string            `json:"name,omitempty"` // set only for a volume that the plugin created
 	Capacity int64             `json:"capacity,omitempty"`
 	Context  map[string]string `json:"context,omitempty"`
 
-	// Usable is the part of Capacity that the node sees. It is smaller than Capacity between the
-	// two parts of an expansion. Zero means blockSize for a block volume, and the size of the file
-	// system for other volumes.
+	// Usable is the size that the node sees. It is smaller than Capacity after
+	// ControllerExpandVolume and before NodeExpandVolume. Zero means blockSize for a block volume,
+	// and the size of the file system for other volumes.
 	Usable   int64             `json:"usable,omitempty"`
 	Mutable  map[string]string `json:"mutable,omitempty"`
 	Topology map[string]string `json:"topology,omitempty"`
 
-	// Snapshot and Clone name the source of the volume's content.
+	// Snapshot or Clone is the id of the source of the volume's content.
 	Snapshot string `json:"snapshot,omitempty"`
 	Clone    string `json:"clone,omitempty"`
 }
 
 type attachments struct {
-	Count int                          `json:"count"` // the number of attachments that were ever made
-	Nodes map[string]map[string]string `json:"nodes"` // maps node ids to publish contexts
+	Count int                          `json:"count"` // number of attachments until now, including those that have ended
+	Nodes map[string]map[string]string `json:"nodes"` // maps the id of each connected node to its publish context
 }
 
-const blockSize = 1 << 20 // the size of a block, and of a volume without a requested size, in bytes
+const blockSize = 1 << 20 // size in bytes of a block, and of a volume without a requested size
 
 func (s *store) path(id string, names ...string) string {
 	return filepath.Join(append([]string{s.dir, hash(id)}, names...)...)
 }
 
-// lock prevents other effects on the same volumes until unlock. Effects are short, because delays
-// happen without the lock. It ignores empty ids.
+// lock prevents other effects on the same volumes until the caller calls unlock. The lock is held
+// only for a short time, because no delay happens under the lock. lock ignores empty ids.
 func (s *store) lock(ids ...string) (unlock func()) {
 	slices.Sort(ids)
 	var held []*sync.Mutex
@@ -84,8 +84,8 @@ func (s *store) lock(ids ...string) (unlock func()) {
 	}
 }
 
-// snapshotLock returns the id for the lock of a snapshot. It differs from that of a volume with the
-// same id.
+// snapshotLock returns the id with which lock locks a snapshot. It differs from that of a volume
+// with the same id.
 func snapshotLock(id string) string {
 	if id == "" {
 		return ""
@@ -99,7 +99,7 @@ func (s *store) all() ([]stored, error) {
 }
 
 // readAll reads the file with the given name in each directory below dir. It ignores a directory
-// without the file, because that directory is being created or deleted.
+// without this file, because such a directory is being created or deleted.
 func readAll[T any](dir, name string) ([]T, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*", name))
 	if err != nil {
@@ -124,7 +124,7 @@ func readAll[T any](dir, name string) ([]T, error) {
 // size returns the size of a block volume that the node sees, in bytes, rounded up to whole pages.
 func (v stored) size() int64 { return (max(v.Usable, blockSize) + 4095) / 4096 * 4096 }
 
-// grow stores a volume and adjusts its block device to the size that the node sees.
+// grow stores a volume and changes its block device to the size that the node sees.
 func (s *store) grow(v stored) error {
 	if err := s.make(v); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (s *store) make(v stored) error {
 	return writeJSON(s.path(v.ID, "volume.json"), v)
 }
 
-// remove deletes a volume and its data. It succeeds if there is none.
+// remove deletes a volume and its data. It succeeds if the volume does not exist.
 func (s *store) remove(id string) error {
 	if err := s.release(id); err != nil {
 		return fmt.Errorf("cannot delete the volume: %w", err)
@@ -193,8 +193,8 @@ func (s *store) remove(id string) error {
 	return nil
 }
 
-// removeTree removes dir and everything below it. If there is a mount below dir, it fails with
-// EBUSY, and the content of the mount stays.
+// removeTree removes dir and everything below it. If another file system is mounted below dir,
+// removeTree fails with EBUSY and keeps the content of the mount.
 func removeTree(dir string) error {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -220,7 +220,7 @@ func removeTree(dir string) error {
 	return os.Remove(dir)
 }
 
-// attach connects a volume to a node and returns the publish context. The context stays the same
+// attach connects a volume to a node and returns the publish context. The context does not change
 // until the volume is detached.
 func (s *store) attach(id, node string) (map[string]string, error) {
 	a, err := s.attachments(id)
@@ -238,7 +238,8 @@ func (s *store) attach(id, node string) (map[string]string, error) {
 	return given, writeJSON(s.path(id, "attached.json"), a)
 }
 
-// detach disconnects a volume from a node. An empty node means all nodes.
+// detach disconnects a volume from a node. If node is empty, detach disconnects the volume from all
+// nodes.
 func (s *store) detach(id, node string) error {
 	a, err := s.attachments(id)
 	if err != nil || len(a.Nodes) == 0 {
@@ -307,8 +308,8 @@ func DataDir(cfg Config, id string) string {
 	return s.path(id, "data")
 }
 
-// Attached reports whether the storage is connected to any node. It reads the stored attachments,
-// because the plugin's answers may be wrong.
+// Attached reports whether the storage is connected to any node. It reads the attachments that the
+// plugin stored, because the plugin's answers may be wrong.
 func Attached(cfg Config, id string) (bool, error) {
 	s := store{dir: filepath.Join(cfg.Base, "volumes")}
 	a, err := s.attachments(id)

@@ -10,11 +10,11 @@ import (
 
 // Owner is the requested owner of a file.
 type Owner struct {
-	UID, GID int // -1 means no change
-	// Mode returns the new mode for a file's present mode. Both include the bits of the file type.
-	// If Mode is nil, the mode does not change.
+	UID, GID int // -1 means that the owner or group does not change
+	// Mode returns the new mode of a file from its present mode. Both modes include the bits of the
+	// file type. If Mode is nil, the mode of the file does not change.
 	Mode func(mode uint32) uint32
-	// DropACL removes access control lists even if neither owner nor group changes.
+	// DropACL is set to remove access control lists even if neither owner nor group changes.
 	DropACL bool
 }
 
@@ -26,8 +26,8 @@ const setID = unix.S_ISUID | unix.S_ISGID
 // The previous owner may be an attacker who prepared the file to keep rights after the change.
 // Therefore Chown clears the set-user-ID and set-group-ID bits of a file that is not a directory.
 // It clears them before the change of owner, because the kernel keeps some of them. It clears them
-// again after the change, because the previous owner may set them in the meantime. If the owner or
-// the group changes, Chown also removes the access control lists.
+// again after the change, because the previous owner may have set them in the meantime. If the
+// owner or the group changes, Chown also removes the access control lists.
 func Chown(fd int, st *unix.Statx_t, to Owner) error {
 	uid, gid := -1, -1
 	if to.UID >= 0 && st.Uid != uint32(to.UID) {
@@ -77,12 +77,12 @@ func Chown(fd int, st *unix.Statx_t, to Owner) error {
 	return chmod(fd, want)
 }
 
-// HasSetID reports whether a file has a set-user-ID or set-group-ID bit. For a directory it returns
-// false.
+// HasSetID reports whether a file has the set-user-ID or set-group-ID bit. It returns false for a
+// directory.
 func HasSetID(st *unix.Statx_t) bool { return !isDir(st) && st.Mode&setID != 0 }
 
-// nameOf returns a path to the open file itself. The path works in calls that refuse O_PATH
-// descriptors.
+// nameOf returns a path that leads to the open file itself. System calls that refuse O_PATH
+// descriptors accept this path.
 func nameOf(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
 func chmod(fd int, mode uint32) error {
@@ -97,8 +97,8 @@ const (
 	defaultACL = "system.posix_acl_default"
 )
 
-// HasACL reports whether an open file has an access control list. For a directory, a default list
-// for new files counts too.
+// HasACL reports whether an open file has an access control list. For a directory, the default list
+// for new files also counts.
 func HasACL(fd int) (bool, error) {
 	for _, name := range []string{accessACL, defaultACL} {
 		list, err := readACL(fd, name)
@@ -128,8 +128,8 @@ func dropACL(fd int, dir bool) error {
 }
 
 // dropAccessACL removes the access list of a file without giving more rights to the owning group.
-// While the list exists, the group bits of the mode are the list's mask. The mask may permit more
-// than the entry of the owning group.
+// While the list exists, the group bits of the file's mode are the mask of the list. The mask may
+// permit more than the list's entry for the owning group.
 func dropAccessACL(fd int, list []byte) error {
 	st, err := stat(fd)
 	if err != nil {
@@ -139,7 +139,7 @@ func dropAccessACL(fd int, list []byte) error {
 	mode := uint32(st.Mode)
 	mode = mode&^0o070 | mode&(groupRights(list)<<3)
 	if mode != uint32(st.Mode) {
-		if err := chmod(fd, mode); err != nil { // the new mode also narrows the mask of the list
+		if err := chmod(fd, mode); err != nil { // chmod also reduces the mask of the list
 			return err
 		}
 	}
@@ -147,9 +147,9 @@ func dropAccessACL(fd int, list []byte) error {
 	return removeACL(fd, accessACL)
 }
 
-// groupRights returns the rights in the entry of the owning group, from 0 to 7. A list has a header
-// of 4 bytes and entries of 8 bytes: tag, rights and id, all little-endian
-// (linux/posix_acl_xattr.h).
+// groupRights returns the rights in the list's entry for the owning group, from 0 to 7. A list has
+// a header of 4 bytes and entries of 8 bytes. Each entry contains a tag, rights and an id, all in
+// little-endian order (linux/posix_acl_xattr.h).
 func groupRights(list []byte) uint32 {
 	const header, entry, groupObj = 4, 8, 0x04
 	for at := header; at+entry <= len(list); at += entry {
@@ -161,7 +161,7 @@ func groupRights(list []byte) uint32 {
 	return 0
 }
 
-// maxACL is the kernel's size limit of an access control list, in bytes (XATTR_SIZE_MAX).
+// maxACL is the maximum size of an access control list in the kernel, in bytes (XATTR_SIZE_MAX).
 const maxACL = 1 << 16
 
 // readACL returns an access control list. It returns nil if the file has none or if the file system
@@ -173,7 +173,7 @@ func readACL(fd int, name string) ([]byte, error) {
 		n, err = unix.Getxattr(nameOf(fd), name, list)
 		return err
 	}
-	err := retry(get) // first only the size, because nearly no file has a list
+	err := retry(get) // asks only for the size first, because nearly no file has a list
 	if err == nil {
 		list = make([]byte, maxACL)
 		err = retry(get)

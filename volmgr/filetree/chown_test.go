@@ -21,7 +21,7 @@ const noID = 0xffffffff
 // by tag.
 func setACL(t *testing.T, path, name string, entries ...aclEntry) {
 	t.Helper()
-	list := binary.LittleEndian.AppendUint32(nil, 2) // the version
+	list := binary.LittleEndian.AppendUint32(nil, 2) // the version number of the format
 	for _, e := range entries {
 		list = binary.LittleEndian.AppendUint16(list, e.tag)
 		list = binary.LittleEndian.AppendUint16(list, e.rights)
@@ -82,7 +82,7 @@ func TestChown(t *testing.T) {
 }
 
 // TestChownACL checks that a change of owner removes the access control list. The owning group must
-// not get rights that the list did not give it.
+// not get rights that the list denied.
 func TestChownACL(t *testing.T) {
 	hasACL := func(path string) bool {
 		fd, err := unix.Open(path, unix.O_PATH, 0)

@@ -1,10 +1,10 @@
-// Package filetree walks the files below a directory and changes their owner. The files may belong to
-// an attacker. Such a user may nest directories without limit, move them during the walk, or prepare
-// set-user-ID bits and access control lists.
+// Package filetree walks the files below a directory and changes their owner. The files may belong
+// to an attacker. An attacker may nest directories without limit, move directories during the walk,
+// or prepare set-user-ID bits and access control lists.
 //
 // The package opens every file relative to the descriptor of its directory. A path that grows or
-// changes during the walk therefore does no harm. The walk crosses neither symbolic links nor mount
-// points.
+// changes during the walk therefore does no harm. The walk follows no symbolic links and does not
+// enter other mounts.
 package filetree
 
 import (
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retry repeats a system call that a signal interrupted. The Go runtime sends signals, and some
+// retry repeats a system call that a signal has interrupted. The Go runtime sends signals, and some
 // file systems (FUSE, NFS) abort a call on any signal.
 func retry(call func() error) error {
 	for {

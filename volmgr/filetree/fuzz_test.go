@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzGroupRights checks that groupRights returns the rights from the entry of the owning group,
-// and no rights if there is no such entry.
+// FuzzGroupRights checks that groupRights returns the rights in the entry for the owning group.
+// Without such an entry, groupRights must return no rights.
 func FuzzGroupRights(f *testing.F) {
 	f.Add([]byte{}, uint16(7))
 	f.Add([]byte{2, 0, 0, 0, 4, 0, 5, 0, 0xff, 0xff, 0xff, 0xff}, uint16(5))

@@ -12,23 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOpen is the number of directories that a walk keeps open, however deep the tree is. It is far
-// below the usual limit of 1024 descriptors for each process.
+// maxOpen is the maximum number of directories that a walk keeps open, regardless of the depth of
+// the tree. It is far below the usual limit of 1024 descriptors per process.
 const maxOpen = 32
 
 // errMoved reports that another process moved a directory to another parent during the walk.
 var errMoved = errors.New("the directory was moved during the walk")
 
-// Visit processes one file. Its descriptor is an O_PATH descriptor, because opening a device or a
-// pipe has side effects. The walk closes the descriptor after the call.
+// Visit processes one file. The argument fd is an O_PATH descriptor, because opening a device or a
+// pipe in any other way has side effects. The walk closes the descriptor after the call.
 type Visit func(fd int, st *unix.Statx_t) error
 
 // Below calls visit for every file and directory below the open directory root, but not for root
-// itself. It visits a directory after the files in it. It skips a file that disappears during the
+// itself. It visits a directory after the files in it. It skips files that disappear during the
 // walk, and other mounts below root.
 //
-// The walk ends at the first error, which contains the path of the file below root. If ctx ends,
-// the walk returns the error of ctx. Each level of directories costs memory, but no descriptor.
+// The walk ends at the first error. The error contains the path of the file, relative to root. If
+// ctx ends, the walk returns the error of ctx. A deep tree needs memory for each level, but not an
+// open descriptor for each level.
 func Below(ctx context.Context, root int, visit Visit) error {
 	w := &walk{ctx: ctx, visit: visit, levels: []*level{{fd: root}}}
 	defer w.close()
@@ -53,26 +54,27 @@ func Below(ctx context.Context, root int, visit Visit) error {
 	}
 }
 
-// walk is the state of one walk. Its levels lead from the root to the directory that it is reading.
+// walk is the state of one walk. Its levels are the directories on the path from the root to the
+// current directory.
 type walk struct {
 	ctx    context.Context
 	visit  Visit
 	levels []*level
 }
 
-// level is one of the directories between the root and the current directory.
+// level is one directory on the path from the root to the current directory.
 type level struct {
 	name string
-	fd   int // -1 if the directory is not open at present
+	fd   int // -1 while the walk does not keep the directory open
 	id   fileID
-	// dirs contains the names of the subdirectories that the walk has not entered yet, each
-	// followed by a NUL. A user controls their number, and one byte slice needs less memory than
-	// many strings.
+	// dirs contains the names of the subdirectories that the walk has not entered yet. A NUL
+	// follows each name. A user controls the number of names, and one byte slice needs less memory
+	// than many strings.
 	dirs []byte
 }
 
-// fileID identifies a directory. The walk compares it to check that it has reopened the same
-// directory.
+// fileID identifies a directory. When the walk opens a directory again, it compares the ids to
+// check that the directory is the same.
 type fileID struct {
 	major, minor uint32
 	inode        uint64
@@ -94,15 +96,15 @@ func (l *level) next() (string, bool) {
 func (w *walk) top() *level { return w.levels[len(w.levels)-1] }
 
 func (w *walk) close() {
-	for _, l := range w.levels[1:] { // levels[0] is the root, which belongs to the caller
+	for _, l := range w.levels[1:] { // levels[0] is the root, which the caller closes
 		if l.fd >= 0 {
-			_ = unix.Close(l.fd) // no data was written to a directory
+			_ = unix.Close(l.fd) // the walk writes nothing to a directory, so closing it can lose no data
 		}
 	}
 }
 
-// read visits every file in a directory. It does not enter subdirectories but stores their names
-// for later.
+// read visits every file in a directory. It does not enter the subdirectories, but stores their
+// names for later.
 func (w *walk) read(l *level) error {
 	fd, err := openat(l.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY) // a new descriptor has its own read position
 	if err != nil {
@@ -110,7 +112,7 @@ func (w *walk) read(l *level) error {
 	}
 
 	f := os.NewFile(uintptr(fd), "directory")
-	defer func() { _ = f.Close() }() // a file opened for reading has no data to lose
+	defer func() { _ = f.Close() }() // the directory is only read, so closing it can lose no data
 	for {
 		names, err := f.Readdirnames(1000)
 		for _, name := range names {
@@ -127,7 +129,7 @@ func (w *walk) read(l *level) error {
 	}
 }
 
-// file visits one entry of a directory. If the entry is a directory, file stores its name for
+// file visits one directory entry. If the entry is a directory, file only stores its name for
 // later.
 func (w *walk) file(l *level, name string) error {
 	if err := w.ctx.Err(); err != nil {
@@ -148,7 +150,8 @@ func (w *walk) file(l *level, name string) error {
 	return w.visit(fd, &st)
 }
 
-// enter opens a directory and reads it. By now the name may belong to a different file.
+// enter opens a subdirectory and reads it. The name may no longer belong to the file for which the
+// walk stored it.
 func (w *walk) enter(name string) error {
 	fd, st, err := open(w.top().fd, name)
 	if err != nil {
@@ -171,7 +174,7 @@ func (w *walk) enter(name string) error {
 	return w.located("", w.read(w.top()))
 }
 
-// leave visits a directory after all files in it, and returns to its parent.
+// leave visits the current directory and then returns to its parent.
 func (w *walk) leave() error {
 	l, above := w.top(), w.levels[len(w.levels)-2]
 	st, err := stat(l.fd)
@@ -189,8 +192,8 @@ func (w *walk) leave() error {
 	return nil
 }
 
-// reopen opens the parent of an open directory. It fails with errMoved if the parent does not have
-// the given id.
+// reopen opens the parent of an open directory. If the parent does not have the given id, reopen
+// fails with errMoved.
 func reopen(below int, id fileID) (int, error) {
 	fd, st, err := open(below, "..")
 	if err != nil {
@@ -207,8 +210,8 @@ func reopen(below int, id fileID) (int, error) {
 
 const statMask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_UID | unix.STATX_GID | unix.STATX_INO
 
-// open opens an entry with O_PATH. The descriptor is -1 if the entry no longer exists or another
-// mount covers it.
+// open opens a directory entry with O_PATH. The descriptor is -1 if the entry no longer exists, or
+// if another mount covers the entry.
 func open(dir int, name string) (int, unix.Statx_t, error) {
 	fd, err := openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
@@ -253,7 +256,7 @@ func openat(dir int, name string, flags uint64) (int, error) {
 
 func isDir(st *unix.Statx_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// located adds the path of a file to an error, unless the error already contains one.
+// located adds the path of a file to an error, unless the error already contains a path.
 func (w *walk) located(name string, err error) error {
 	var told *pathError
 	if err == nil || errors.As(err, &told) || w.ctx.Err() != nil {
@@ -270,7 +273,7 @@ func (w *walk) located(name string, err error) error {
 	return &pathError{path: strings.Join(parts, "/"), err: err}
 }
 
-// pathError is an error with the path of a file below the root of the walk.
+// pathError is an error about a file, with the path of the file relative to the root of the walk.
 type pathError struct {
 	path string
 	err  error
@@ -278,10 +281,10 @@ type pathError struct {
 
 func (e *pathError) Unwrap() error { return e.err }
 
-// Error shortens the path in the message, because the user who created the files controls its
-// length.
+// Error shortens a long path in the message, because the user who created the files controls the
+// length of the path.
 func (e *pathError) Error() string {
-	const most = 160 // maximum length in bytes
+	const most = 160 // maximum length of the path, in bytes
 	path := e.path
 	if len(path) > most {
 		path = path[:most/2] + "…" + path[len(path)-most/2:]

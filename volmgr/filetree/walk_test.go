@@ -27,7 +27,7 @@ func openDir(t *testing.T, path string) int {
 	return fd
 }
 
-// nest makes nested directories with a file in each. The path of the innermost directory is longer
+// nest makes nested directories, each with one file. The path of the innermost directory is longer
 // than the kernel's limit for a path.
 func nest(t *testing.T, root string, levels int, name string) {
 	t.Helper()
@@ -46,7 +46,8 @@ func nest(t *testing.T, root string, levels int, name string) {
 	check(t, unix.Close(fd))
 }
 
-// TestBelowOrder checks that the walk visits each file once, and a directory after the files in it.
+// TestBelowOrder checks that the walk visits each file once, and visits a directory after the files
+// in it.
 func TestBelowOrder(t *testing.T) {
 	root := t.TempDir()
 	check(t, os.MkdirAll(root+"/a/b", 0o755))
@@ -73,7 +74,7 @@ func TestBelowOrder(t *testing.T) {
 	}
 }
 
-// TestBelowDeep walks a tree with more levels than the process may have open files.
+// TestBelowDeep walks a tree with more levels than the number of files that the process may open.
 func TestBelowDeep(t *testing.T) {
 	const levels = 3000
 	root := t.TempDir()
@@ -93,8 +94,8 @@ func TestBelowDeep(t *testing.T) {
 	}
 }
 
-// TestBelowError checks that an error contains the path of its file once, and in a short form for a
-// deep file.
+// TestBelowError checks that an error contains the path of the file only once, and in a short form
+// if the file is deep in the tree.
 func TestBelowError(t *testing.T) {
 	root := t.TempDir()
 	nest(t, root, 1500, strings.Repeat("x", 200))
@@ -116,15 +117,15 @@ func TestBelowError(t *testing.T) {
 	}
 }
 
-// TestBelowMoved moves a directory to another place while the walk is far below it. The walk must
-// not continue in the other place.
+// TestBelowMoved moves a directory to another parent while the walk is deep inside it. The walk
+// must not continue in the other parent.
 func TestBelowMoved(t *testing.T) {
 	root, elsewhere := t.TempDir(), t.TempDir()
 	nest(t, root, 3*maxOpen, "d")
 	visits := 0
 	var outside []string
 	err := Below(t.Context(), openDir(t, root), func(fd int, _ *unix.Statx_t) error {
-		if visits++; visits == 3*maxOpen { // the walk is at the innermost file
+		if visits++; visits == 3*maxOpen { // now the walk is at the innermost file
 			check(t, os.Rename(root+"/d/d/d", elsewhere+"/d"))
 		}
 		if path, _ := os.Readlink(nameOf(fd)); path == elsewhere {

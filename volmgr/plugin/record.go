@@ -9,28 +9,30 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Record holds the data about a plugin that the agent keeps over a restart. It contains the
-// plugin's answers about itself, its process, and the definition of that process.
+// Record holds the data about a plugin that the agent keeps across a restart: the plugin's answers
+// about itself, its process, and the definition of that process.
 type Record struct {
-	// ID is the plugin's id and the key of the record. A plugin with several parts has one record
-	// for each part. The record of a further part has its own key and names the plugin in Plugin.
+	// ID is the key of the record. A plugin with several parts has one record for each part. For
+	// the first part, ID is the plugin's id. For every other part, ID is a key of its own, and
+	// Plugin is the plugin's id.
 	ID     string `json:"id"`
 	Plugin string `json:"plugin,omitempty"`
 
 	// Info holds the plugin's last answers. The agent keeps them after the definition is removed.
-	// It then notices if a user gives the id to another driver.
+	// If a user later gives the same id to another driver, the agent can notice the difference.
 	Info    Info    `json:"info"`
 	Process Process `json:"process,omitzero"`
 
-	// Definition is the definition in use. It is nil if the plugin has none.
+	// Definition is the definition that the plugin uses now. It is nil if the plugin has no
+	// definition.
 	Definition *Definition `json:"definition,omitempty"`
 
 	// Stopped is set if a person stopped the plugin. The agent does not start such a plugin until a
-	// person asks for it.
+	// person requests a start.
 	Stopped bool `json:"stopped,omitempty"`
 
-	// Scratch describes the possible leftovers of a plugin test. It is nil if the test left
-	// nothing.
+	// Scratch describes the objects that a test of the plugin may have left behind. It is nil if
+	// the test left no objects.
 	Scratch *Scratch `json:"scratch,omitempty"`
 }
 
@@ -42,25 +44,27 @@ func (r Record) Of() string {
 	return r.ID
 }
 
-// Empty reports whether the record belongs to a further part and has no definition any more.
+// Empty reports whether the record belongs to an additional part of a plugin and no longer has a
+// definition.
 func (r Record) Empty() bool { return r.Plugin != "" && r.Definition == nil }
 
-// Process identifies one process uniquely. The agent stores the nonce before it forks, and
-// the other fields after that. A nonce without a PID therefore means that the process or container
-// may exist. A process has the nonce in its environment, and a container has it as a label.
+// Process identifies one process uniquely. The agent stores the nonce before it starts the process,
+// and the other fields afterwards. A nonce without a PID therefore means that the process or
+// container may exist. A process has the nonce in its environment, and a container has it as a
+// label.
 type Process struct {
 	Nonce     string `json:"nonce,omitempty"`
 	PID       int    `json:"pid,omitempty"`
-	StartTime uint64 `json:"start_time,omitempty"` // field 22 of /proc/PID/stat, clock ticks since boot
-	Boot      string `json:"boot,omitempty"`       // boot id
-	Container string `json:"container,omitempty"`  // id of the container whose main process this is; empty if it runs in no container
+	StartTime uint64 `json:"start_time,omitempty"` // field 22 of /proc/PID/stat, in clock ticks since boot
+	Boot      string `json:"boot,omitempty"`       // boot id of the host
+	Container string `json:"container,omitempty"`  // id of the container if the process is its main process; otherwise empty
 }
 
-// Definition is the content of a plugin file, with defaults filled in and variables not yet
-// expanded. Exactly one of Exec, Container, Unit, Socket and Builtin is set.
+// Definition is the content of a plugin file. Defaults are filled in, but variables are not
+// expanded yet. Exactly one of Exec, Container, Unit, Socket and Builtin is set.
 type Definition struct {
 	ID       string `json:"id"`
-	Type     string `json:"type,omitempty"` // node, controller or monolith; if it is empty, the agent asks the plugin
+	Type     string `json:"type,omitempty"` // node, controller or monolith; if empty, the agent asks the plugin
 	Instance string `json:"instance,omitempty"`
 
 	Exec      *Exec      `json:"exec,omitempty"`
@@ -77,41 +81,40 @@ type Definition struct {
 	MaxInFlight       int           `json:"max_in_flight"`
 	OnChange          string        `json:"on_change"` // OnChangePending or OnChangeRestart
 
-	// StatsInterval is the interval between requests for the state of mounted volumes. 0 means
-	// never. If it is nil, the agent uses its own interval.
+	// StatsInterval is the interval at which the agent asks the plugin for the state of mounted
+	// volumes. 0 means never. If StatsInterval is nil, the agent uses its own interval.
 	StatsInterval *time.Duration `json:"stats_interval,omitempty"`
 
 	// UnmaskedSecrets lists the keys of secrets whose values are only names. The agent does not
-	// mask these values in the plugin's messages.
+	// mask such values in the plugin's messages.
 	UnmaskedSecrets []string `json:"unmasked_secrets,omitempty"`
 
 	// File is the path of the plugin file. It is empty for a registered plugin and for the bundled
 	// driver.
 	File string `json:"file,omitempty"`
 
-	// Registered is set if a user registered the definition at run time. Such a definition is in no
-	// file.
+	// Registered is set if a user registered the definition at run time, without a plugin file.
 	Registered bool `json:"registered,omitempty"`
 }
 
-// These values control the effect of a changed plugin file while volumes are staged through the
-// plugin.
+// These values say what the agent does if a plugin file changes while volumes are staged through
+// the plugin.
 const (
-	OnChangePending = "pending" // the change has no effect until these volumes are unstaged
+	OnChangePending = "pending" // the change takes effect after these volumes are unstaged
 	OnChangeRestart = "restart" // the agent restarts the plugin even if volumes are staged
 )
 
-// Exec is a command that the agent runs.
+// Exec describes a command that the agent runs as the plugin.
 type Exec struct {
 	Command []string            `json:"command"`
 	Env     map[string]EnvValue `json:"env,omitempty"`
 }
 
-// Container is a container that the agent runs with a container runtime.
+// Container describes a container that the agent runs as the plugin.
 type Container struct {
 	Runtime string              `json:"runtime"` // RuntimePodman or RuntimeDocker
 	Image   string              `json:"image"`
-	Args    []string            `json:"args,omitempty"` // appended to the image's entrypoint
+	Args    []string            `json:"args,omitempty"` // arguments that follow the image's entrypoint
 	Env     map[string]EnvValue `json:"env,omitempty"`
 	Mounts  []string            `json:"mounts,omitempty"` // SOURCE:TARGET[:OPTIONS], in addition to the mounts that every plugin gets
 	Pull    string              `json:"pull"`             // PullNever or PullMissing
@@ -125,7 +128,7 @@ const (
 	PullMissing   = "missing"
 )
 
-// EnvValue is the value of an environment variable, or a reference to the source of that value.
+// EnvValue is the value of an environment variable, or a reference to the source of the value.
 type EnvValue struct {
 	Value  string          `json:"value,omitempty"`
 	Secret *call.SecretRef `json:"secret,omitempty"`
@@ -147,7 +150,8 @@ func (d *Definition) Runner() string {
 	}
 }
 
-// Equal reports whether both definitions describe the same plugin. It ignores their origin.
+// Equal reports whether both definitions have the same effect. It ignores where the definitions
+// come from.
 func (d *Definition) Equal(o *Definition) bool {
 	if d == nil || o == nil {
 		return d == o

@@ -7,11 +7,12 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Scratch describes every object that a plugin test may have created on this host and at the
-// storage. The agent records it before the first call of the test, and removes it after it has
-// undone all of them. The agent can therefore find every leftover of an interrupted test.
+// Scratch describes every object that a plugin test may have created on this host or in the storage
+// system. The agent stores Scratch before the first call of the test, and deletes it after all
+// these objects have been removed. The agent can therefore find every leftover of an interrupted
+// test.
 type Scratch struct {
-	ID    string    `json:"id"` // random; never the id of a volume
+	ID    string    `json:"id"` // random, and different from every volume id
 	Begun time.Time `json:"begun"`
 
 	// NodeID is the node to which the volume is connected. It is empty if the volume is not
@@ -21,10 +22,10 @@ type Scratch struct {
 	Staging string          `json:"staging,omitempty"`
 	Targets []string        `json:"targets,omitempty"`
 
-	// Dirs lists the directories that the test made, innermost first.
+	// Dirs lists the directories that the test made, with the innermost directory first.
 	Dirs []string `json:"dirs,omitempty"`
 
-	// File is the path of a file that the test may have written into its first volume.
+	// File is the path of a file that the test may have written to its first volume.
 	File string `json:"file,omitempty"`
 
 	Capability   call.Capability           `json:"capability"`
@@ -42,8 +43,8 @@ func (s *Scratch) Has(externalID string) bool {
 
 // ScratchVolume is one storage volume of a test.
 type ScratchVolume struct {
-	// Name is the name in the CreateVolume call. The agent may not have sent that call yet. A
-	// volume without a name belongs to the user, and the agent never deletes it.
+	// Name is the name in the CreateVolume call, which the agent may not have sent yet. A volume
+	// without a name belongs to the user, and the agent never deletes it.
 	Name string `json:"name,omitempty"`
 	// ExternalID is empty until the plugin answers CreateVolume.
 	ExternalID string            `json:"external_id,omitempty"`

@@ -1,5 +1,5 @@
-// Package plugin holds what the agent knows of a plugin: its definition, its answers about itself, its
-// process, and its state at one moment. It decides whether a call can be sent.
+// Package plugin describes a plugin: its definition, its answers about itself, its process, and its
+// state at one moment. It decides whether the agent can send a call to the plugin.
 package plugin
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// Info holds a plugin's answers about itself. The agent stores them, so that it can still
-// describe and undo volumes while the plugin is down.
+// Info holds a plugin's answers about itself. The agent stores the answers, so that it can describe
+// and undo volumes even while the plugin is down.
 type Info struct {
 	ID      string `json:"id"`
 	Driver  string `json:"driver"` // GetPluginInfo.name
@@ -25,7 +25,7 @@ type Info struct {
 	HasController bool `json:"has_controller,omitempty"`
 	HasNode       bool `json:"has_node,omitempty"`
 
-	// ControllerCaps holds capabilities by their CSI names. A capability that this agent does not
+	// ControllerCaps lists capabilities by their CSI names. A capability that this agent does not
 	// know appears as a number.
 	ControllerCaps []string `json:"controller_caps,omitempty"`
 	NodeCaps       []string `json:"node_caps,omitempty"`
@@ -33,14 +33,14 @@ type Info struct {
 	Caps Caps `json:"caps"`
 }
 
-// Caps holds the capabilities that affect decisions in this package.
+// Caps holds the capabilities that affect the agent's decisions.
 type Caps struct {
-	// These are capabilities of the controller service and of the plugin as a whole.
+	// The following capabilities belong to the controller service or to the plugin as a whole.
 	Attach                bool `json:"attach,omitempty"`          // PUBLISH_UNPUBLISH_VOLUME
 	AttachReadOnly        bool `json:"attach_readonly,omitempty"` // PUBLISH_READONLY
 	CreateDelete          bool `json:"create_delete,omitempty"`
 	Clone                 bool `json:"clone,omitempty"`
-	Expand                bool `json:"expand,omitempty"` // EXPAND_VOLUME of the controller
+	Expand                bool `json:"expand,omitempty"` // EXPAND_VOLUME of the controller service
 	Modify                bool `json:"modify,omitempty"`
 	List                  bool `json:"list,omitempty"`
 	PublishedNodes        bool `json:"published_nodes,omitempty"` // LIST_VOLUMES_PUBLISHED_NODES
@@ -50,32 +50,32 @@ type Caps struct {
 	ListSnapshots         bool `json:"list_snapshots,omitempty"`
 	GetSnapshot           bool `json:"get_snapshot,omitempty"`
 	GroupSnapshot         bool `json:"group_snapshot,omitempty"` // CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
-	Health                bool `json:"health,omitempty"`         // GET_VOLUME_HEALTH of the controller
+	Health                bool `json:"health,omitempty"`         // GET_VOLUME_HEALTH of the controller service
 	ListHealth            bool `json:"list_health,omitempty"`
-	Condition             bool `json:"condition,omitempty"`               // VOLUME_CONDITION of the controller, before CSI 1.13
-	ControllerMultiWriter bool `json:"controller_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the controller
+	Condition             bool `json:"condition,omitempty"`               // VOLUME_CONDITION of the controller service, before CSI 1.13
+	ControllerMultiWriter bool `json:"controller_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the controller service
 	Topology              bool `json:"topology,omitempty"`                // VOLUME_ACCESSIBILITY_CONSTRAINTS
-	Offline               bool `json:"offline,omitempty"`                 // VolumeExpansion is OFFLINE: the plugin expands only volumes that are not in use
+	Offline               bool `json:"offline,omitempty"`                 // VolumeExpansion.OFFLINE: the plugin expands only volumes that are not in use
 
-	// These are capabilities of the node service.
+	// The following capabilities belong to the node service.
 	Stage           bool `json:"stage,omitempty"`             // STAGE_UNSTAGE_VOLUME
 	Stats           bool `json:"stats,omitempty"`             // GET_VOLUME_STATS
-	NodeExpand      bool `json:"node_expand,omitempty"`       // EXPAND_VOLUME of the node
-	NodeMultiWriter bool `json:"node_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the node
+	NodeExpand      bool `json:"node_expand,omitempty"`       // EXPAND_VOLUME of the node service
+	NodeMultiWriter bool `json:"node_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the node service
 	MountGroup      bool `json:"mount_group,omitempty"`
-	NodeHealth      bool `json:"node_health,omitempty"` // GET_VOLUME_HEALTH of the node
+	NodeHealth      bool `json:"node_health,omitempty"` // GET_VOLUME_HEALTH of the node service
 	StorageHealth   bool `json:"storage_health,omitempty"`
-	NodeCondition   bool `json:"node_condition,omitempty"` // VOLUME_CONDITION of the node, before CSI 1.13
+	NodeCondition   bool `json:"node_condition,omitempty"` // VOLUME_CONDITION of the node service, before CSI 1.13
 }
 
-// WithNode returns the capabilities with the node service's capabilities from n.
+// WithNode returns the capabilities c, but takes those of the node service from n.
 func (c Caps) WithNode(n Caps) Caps {
 	c.Stage, c.Stats, c.NodeExpand, c.NodeMultiWriter = n.Stage, n.Stats, n.NodeExpand, n.NodeMultiWriter
 	c.MountGroup, c.NodeHealth, c.StorageHealth, c.NodeCondition = n.MountGroup, n.NodeHealth, n.StorageHealth, n.NodeCondition
 	return c
 }
 
-// View is the part of a plugin's current state on which decisions depend.
+// View is the state of a plugin at one moment, as far as decisions depend on it.
 type View struct {
 	// Known is set if a plugin with this id is configured.
 	Known bool
@@ -83,41 +83,46 @@ type View struct {
 	// Ready is set if all parts of the plugin accept calls now.
 	Ready bool
 
-	// Apart is set if the node service and the controller service run in separate parts. It is nil
+	// Apart is set if separate parts serve the node service and the controller service. It is nil
 	// if one process serves both.
 	Apart *Apart
 
-	// State is the supervisor's name for the state. Reason says why the plugin is not ready.
+	// State is the state of the plugin as the supervisor names it. Reason says why the plugin is
+	// not ready.
 	State  string
 	Reason string
 
-	// NoLog is set if the agent has no log of the plugin. In that case, the plugin was never
-	// started or the agent does not run it.
+	// NoLog is set if the agent has no log of the plugin. The agent has no log if the plugin was
+	// never started, or if the agent does not run the plugin.
 	NoLog bool
 
-	// Stopped is set if a person stopped the plugin. A person must also start it again.
+	// Stopped is set if a person stopped the plugin. Only a person starts such a plugin again.
 	Stopped bool
 
-	// Final is set if the plugin cannot become ready until a person acts. For example, the plugin
-	// was stopped or refused, or it failed for a reason that only a person can remove.
+	// Final is set if the plugin cannot become ready until a person acts. For example, a person
+	// stopped the plugin, the agent refused it, or it failed for a reason that only a person can
+	// remove.
 	Final bool
 
-	// Incarnation changes whenever a new process answers the node calls. A new controller process
-	// does not change it, because that process knows nothing about node calls.
+	// Incarnation is a number that changes when a new process begins to answer the node calls. A
+	// new controller process does not change it, because a controller process does not answer node
+	// calls.
 	Incarnation uint64
 
 	// Restarts counts the restarts of the plugin since the start of the agent.
 	Restarts int
 
-	// CallTimeout is the deadline of a call to the plugin's node service; 0 means unknown. After a
-	// call has exceeded its deadline, it may still take effect for up to another CallTimeout.
+	// CallTimeout is the time limit of a call to the plugin's node service. 0 means that the limit
+	// is unknown. A call that has exceeded the limit may still take effect during another
+	// CallTimeout.
 	CallTimeout time.Duration
 
-	// ControllerTimeout is the deadline of a call to the plugin's controller service.
+	// ControllerTimeout is the time limit of a call to the plugin's controller service.
 	ControllerTimeout time.Duration
 
-	// StatsInterval is the interval between requests for the state of mounted volumes, from the
-	// plugin file. 0 means never. If it is nil, the agent uses its own interval.
+	// StatsInterval comes from the plugin file. It is the interval at which the agent asks the
+	// plugin for the state of mounted volumes. 0 means never. If StatsInterval is nil, the agent
+	// uses its own interval.
 	StatsInterval *time.Duration
 	Info          Info
 }
@@ -133,14 +138,14 @@ type Service struct {
 	// Final is set if no part of the service can become ready until a person acts.
 	Final bool
 
-	// Unasked is set if the service has parts, but none of them has ever reported its capabilities.
+	// Unasked is set if the service has parts, but none of them has reported its capabilities yet.
 	Unasked bool
 
 	// Lack says why the service is not ready. It is empty if the service is ready.
 	Lack string
 }
 
-// of returns the service that a step calls.
+// of returns the service that answers the call k.
 func (a *Apart) of(k call.Method) Service {
 	if k.Service() == call.Controller {
 		return a.Controller
@@ -149,7 +154,7 @@ func (a *Apart) of(k call.Method) Service {
 }
 
 // LogRemedy returns the remedy that shows the plugin's log. If the plugin has no log, the remedy
-// shows its status.
+// shows the plugin's status.
 func (v View) LogRemedy(id string) remedy.Remedy {
 	if v.NoLog {
 		return remedy.Of(remedy.ShowPlugin, id)
@@ -165,11 +170,11 @@ func (v View) Remedy(id string) remedy.Remedy {
 	return remedy.Of(remedy.ShowPlugin, id)
 }
 
-// newsOfRestarts is the number of restarts for which the agent reports each one separately. All
-// later restarts have the same text, so that the event log only counts them.
+// newsOfRestarts is the number of restarts that the agent reports with separate texts. All later
+// restarts have the same text, so the event log only counts them.
 const newsOfRestarts = 100
 
-// News describes the current state of a plugin that has just changed its state.
+// News describes the state that a plugin has just entered.
 func (v View) News() string {
 	switch {
 	case v.Reason != "" && v.Reason != v.State:
@@ -179,12 +184,12 @@ func (v View) News() string {
 	case v.Restarts > newsOfRestarts:
 		return v.State + ": restarted again"
 	default:
-		// The number makes each text unique, so that the event log shows each restart.
+		// The number makes each text unique, so that the event log shows each restart separately.
 		return fmt.Sprintf("%s: restart %d since the agent was started", v.State, v.Restarts)
 	}
 }
 
-// ReadyFor reports whether the agent can send the call of a step now.
+// ReadyFor reports whether the agent can send the call k now.
 func (v View) ReadyFor(k call.Method) bool {
 	if v.Apart != nil {
 		return v.Apart.of(k).Ready
@@ -192,7 +197,7 @@ func (v View) ReadyFor(k call.Method) bool {
 	return v.Ready
 }
 
-// Lacks says why the agent cannot send the call of a step now.
+// Lacks says why the agent cannot send the call k now.
 func (v View) Lacks(id string, k call.Method) string {
 	if v.Apart != nil {
 		return v.Apart.of(k).Lack
@@ -200,7 +205,7 @@ func (v View) Lacks(id string, k call.Method) string {
 	return fmt.Sprintf("plugin %q is %s", id, v.describe())
 }
 
-// FinalFor reports whether the agent cannot send the call of a step until a person acts.
+// FinalFor reports whether the agent cannot send the call k until a person acts.
 func (v View) FinalFor(k call.Method) bool {
 	if v.Apart != nil {
 		service := v.Apart.of(k)
@@ -209,10 +214,11 @@ func (v View) FinalFor(k call.Method) bool {
 	return !v.Ready && v.Final
 }
 
-// Unasked reports whether the agent does not know the capabilities of the service that k calls.
+// Unasked reports whether the agent does not know the capabilities of the service that answers the
+// call k.
 func (v View) Unasked(k call.Method) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
 
-// Barred returns the view of the plugin with calls forbidden for the given reason.
+// Barred returns a view of the plugin in which calls are forbidden for the given reason.
 func (v View) Barred(reason string) View {
 	v.Ready, v.Apart, v.Reason = false, nil, reason
 	return v
@@ -230,10 +236,10 @@ func (v View) describe() string {
 	}
 }
 
-// DefaultTopology returns the topology of a CreateVolume call for a request without a topology. It
+// DefaultTopology returns the topology of a CreateVolume call if the user requested no topology. It
 // contains this host's segments as requisite and as preferred, so that this host can mount the
-// volume. It is empty if the plugin lacks VOLUME_ACCESSIBILITY_CONSTRAINTS or its node part reports
-// no segments.
+// volume. It is empty if the plugin lacks VOLUME_ACCESSIBILITY_CONSTRAINTS, or if its node part
+// reports no segments.
 func (p Info) DefaultTopology() call.TopologyRequest {
 	if !p.Caps.Topology || len(p.Topology) == 0 {
 		return call.TopologyRequest{}

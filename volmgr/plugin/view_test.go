@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// TestReadyFor checks that a call needs only the service that answers it, if the services of the
-// plugin have separate parts.
+// TestReadyFor checks a plugin whose services have separate parts. A call must need only the
+// service that answers it.
 func TestReadyFor(t *testing.T) {
 	apart := plugin.View{Known: true, Apart: &plugin.Apart{
 		Node:       plugin.Service{Ready: true},
@@ -41,7 +41,7 @@ func TestReadyFor(t *testing.T) {
 	}
 }
 
-// TestEqual checks that definitions are compared by their effect, and not by their origin.
+// TestEqual checks that Equal compares the effect of definitions, and not their origin.
 func TestEqual(t *testing.T) {
 	def := func(change func(*plugin.Definition)) *plugin.Definition {
 		d := &plugin.Definition{ID: "p", File: "/etc/p.yaml", Exec: &plugin.Exec{Command: []string{"/bin/p"}}}

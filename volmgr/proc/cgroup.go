@@ -9,20 +9,22 @@ import (
 // Cgroup is the control group of a process in one hierarchy. It corresponds to one line of
 // /proc/PID/cgroup (cgroups(7)).
 type Cgroup struct {
-	// Hierarchy is the number of the hierarchy. The unified hierarchy of version 2 has "0".
+	// Hierarchy is the number of the hierarchy. The unified hierarchy of version 2 has the number
+	// "0".
 	Hierarchy string
-	// Controllers names the controllers of version 1. It is "name=systemd" for systemd's own
-	// hierarchy and empty for version 2.
+	// Controllers names the controllers of a version 1 hierarchy. It is "name=systemd" for
+	// systemd's own hierarchy, and empty for version 2.
 	Controllers string
-	// Path is the path of the group, relative to the root of the reader's cgroup namespace.
+	// Path is the path of the group, relative to the root of the cgroup namespace of the process
+	// that reads the file.
 	Path string
 }
 
 // Unified reports whether the group belongs to version 2.
 func (c Cgroup) Unified() bool { return c.Hierarchy == "0" && c.Controllers == "" }
 
-// Systemd reports whether systemd may manage the hierarchy. This is the case for version 2 and for
-// systemd's own hierarchy of version 1.
+// Systemd reports whether the hierarchy is one that systemd may manage: the hierarchy of version 2,
+// or systemd's own hierarchy of version 1.
 func (c Cgroup) Systemd() bool { return c.Unified() || c.Controllers == "name=systemd" }
 
 // Cgroups returns the control groups of a process, one for each hierarchy.

@@ -9,9 +9,9 @@ import (
 // LongestLine is the maximum length, in bytes, of a line that Lines returns.
 const LongestLine = 60_000
 
-// These limits, in bytes, apply to the fields of a longer line. A path in a mount table
-// (proc_pid_mountinfo(5)) may have PATH_MAX bytes even if the kernel escapes each of them. Of the
-// other fields the agent needs only the beginning.
+// These constants are the maximum lengths, in bytes, of the fields in a line that is longer than
+// LongestLine. A path in a mount table (proc_pid_mountinfo(5)) may have PATH_MAX bytes, even if the
+// kernel escapes every byte. The agent needs only the beginning of the other fields.
 const (
 	longestPath  = 16 << 10
 	longestField = 8 << 10
@@ -20,22 +20,22 @@ const (
 )
 
 // Lines reads a file line by line in bounded memory. It is for files in which users choose some of
-// the names. In a line of LongestLine bytes or more, Lines truncates long fields. The fields keep
-// their positions.
+// the names. If a line has LongestLine bytes or more, Lines truncates its long fields. The order
+// and the number of the fields do not change.
 //
 // Every user can have a mount namespace, and every process can map files. The kernel shows paths of
 // any length, because a process can enter nested directories one by one. A line may therefore have
-// megabytes, and a table gigabytes.
+// megabytes, and a mount table may have gigabytes.
 type Lines struct {
 	in   *bufio.Reader
-	room []byte // the copy of a long line
+	room []byte // holds the copy of a long line
 }
 
-// NewLines returns a Lines for a file.
+// NewLines returns a Lines that reads the file.
 func NewLines(file io.Reader) *Lines { return &Lines{in: bufio.NewReaderSize(file, LongestLine)} }
 
-// Next returns the next line. The line ends with its newline, except that the last line may have
-// none. The line is valid until the next call. At the end of the file, the error is io.EOF.
+// Next returns the next line. The line includes its newline, which only the last line may lack. The
+// line is valid until the next call. At the end of the file, the error is io.EOF.
 func (r *Lines) Next() ([]byte, error) {
 	chunk, err := r.in.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
@@ -53,7 +53,7 @@ func (r *Lines) Next() ([]byte, error) {
 	return whole(r.room, err)
 }
 
-// whole removes io.EOF if there is a last line to return.
+// whole returns the line and the error, but removes io.EOF if the line is not empty.
 func whole(line []byte, err error) ([]byte, error) {
 	if errors.Is(err, io.EOF) && len(line) > 0 {
 		err = nil
@@ -61,11 +61,11 @@ func whole(line []byte, err error) ([]byte, error) {
 	return line, err
 }
 
-// cutter copies a line and truncates its long fields.
+// cutter copies a line and truncates the long fields.
 type cutter struct {
 	out   []byte
-	field int // the index of the current field, from 0
-	size  int // the number of bytes in the current field so far
+	field int // index of the current field, starting at 0
+	size  int // number of bytes of the current field so far
 }
 
 func (c *cutter) add(chunk []byte) {

@@ -26,8 +26,9 @@ func lines(t *testing.T, file io.Reader) (all []string) {
 	}
 }
 
-// FuzzLines checks that Lines returns every line of any file, and no line that is too long. It must
-// not change a line of permitted length. In longer lines it may only truncate fields.
+// FuzzLines checks that Lines returns every line of any file, and that no returned line is too
+// long. Lines must not change a line of permitted length. In longer lines, Lines may only truncate
+// fields.
 func FuzzLines(f *testing.F) {
 	for _, text := range []string{"", "\n", "a\nb\n\nc", "36 35 98:0 /r /m rw,relatime shared:1 - overlay src rw\n", "1 2 3 /4 /5", "\n\n \n- - -", "\r\n\x00"} {
 		f.Add(text, byte('x'), uint32(1))
@@ -36,7 +37,7 @@ func FuzzLines(f *testing.F) {
 	}
 	f.Add("1 2", byte('x'), uint32(proc.LongestLine-3))
 	f.Fuzz(func(t *testing.T, text string, b byte, times uint32) {
-		if at := strings.IndexByte(text, ' '); at >= 0 { // make one field long, or add many fields
+		if at := strings.IndexByte(text, ' '); at >= 0 { // makes one field long, or adds many fields
 			text = text[:at] + string(bytes.Repeat([]byte{b}, int(times%150_000))) + text[at:]
 		}
 		want := strings.SplitAfter(text, "\n")
@@ -62,8 +63,8 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// endless is a mount table with many mounts, each at a path longer than any buffer. It also
-// measures how much memory is in use.
+// endless is a mount table with many mounts whose paths are longer than any buffer. While a test
+// reads endless, endless also measures how much memory is in use.
 type endless struct {
 	line  string
 	lines int
@@ -86,7 +87,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// inUse returns how much memory is in use after a garbage collection, in bytes.
+// inUse returns how many bytes of memory are in use after a garbage collection.
 func inUse() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -113,8 +114,8 @@ func TestLargeFile(t *testing.T) {
 	}
 }
 
-// TestFault checks that Lines returns a read error in the middle of a file, instead of ending the
-// file there.
+// TestFault checks that Lines returns a read error in the middle of a file. Lines must not treat
+// the error as the end of the file.
 func TestFault(t *testing.T) {
 	broken := errors.New("broken")
 	for _, text := range []string{"", "a\n", strings.Repeat("x", proc.LongestLine+1)} {

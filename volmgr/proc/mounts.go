@@ -10,7 +10,8 @@ import (
 // Mount is one line of a mount table (proc_pid_mountinfo(5)).
 type Mount = mountinfo.Info
 
-// Filter selects mounts. It reports whether to skip a mount, and whether to stop after it.
+// Filter selects mounts. Its first result reports whether to skip a mount, and its second result
+// whether to stop after the mount.
 type Filter = mountinfo.FilterFunc
 
 // OwnMounts is the path of the mount table of this process's mount namespace.
@@ -18,13 +19,13 @@ const OwnMounts = "/proc/self/mountinfo"
 
 // ReadMounts returns the mounts in a mount table, except those that filter skips. It does not parse
 // the lines for which keep returns false. A nil filter skips no mount, and a nil keep accepts every
-// line. A name of 16 KiB or more is truncated.
+// line. ReadMounts truncates names of 16 KiB or more.
 func ReadMounts(file string, keep func(line []byte) bool, filter Filter) ([]*Mount, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // a file opened for reading has no data to lose
+	defer func() { _ = f.Close() }() // the file was only read, so closing it can lose no data
 
 	return ParseMounts(f, keep, filter)
 }
@@ -34,13 +35,13 @@ func ParseMounts(table io.Reader, keep func(line []byte) bool, filter Filter) ([
 	return mountinfo.GetMountsFromReader(&tableReader{lines: NewLines(table), keep: keep}, filter)
 }
 
-// tableReader passes the lines that keep accepts to the parser, one by one, so that the table is
-// never in memory as a whole. The parser fails for the whole table if a line has 64 KiB. Lines
-// returns no such line.
+// tableReader passes to the parser only those lines that keep accepts, one by one. The whole table
+// is therefore never in memory. The parser would fail for the whole table if one line had 64 KiB,
+// but Lines returns no such line.
 type tableReader struct {
 	lines *Lines
 	keep  func(line []byte) bool
-	line  []byte // the part of the current line that is not read yet
+	line  []byte // the unread remainder of the current line
 }
 
 // Read implements io.Reader.

@@ -12,8 +12,8 @@ import (
 
 var escape = strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`)
 
-// FuzzMounts checks that a filter finds a mount by its mount point, regardless of the characters in the
-// mount point, and finds no other mount.
+// FuzzMounts checks that a filter finds a mount by its mount point, regardless of the characters in
+// the mount point. The filter must find no other mount.
 func FuzzMounts(f *testing.F) {
 	for _, name := range []string{"a", "a b", "a\tb\nc", `a\040b`, "- - ext4 /dev/sda1 rw", "\xff", "", "x//deleted", "a\u00a0b"} {
 		f.Add("/"+name, "/a")
@@ -32,7 +32,7 @@ func FuzzMounts(f *testing.F) {
 	})
 }
 
-// TestReadMounts checks that ReadMounts does not parse lines that keep rejects, so that they may be
+// TestReadMounts checks that ReadMounts does not parse lines that keep rejects. Such lines may be
 // malformed.
 func TestReadMounts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mountinfo")

@@ -1,8 +1,8 @@
 // Package proc reads procfs: processes, control groups, mount tables and the boot id (proc(5)). It
 // makes no decisions.
 //
-// Users choose many of the names in these files. Therefore the readers use bounded memory, and the
-// parsers return every name unchanged that the kernel escapes.
+// Users choose many of the names in these files. Therefore the readers use bounded memory. The
+// parsers return the original form of every name that the kernel escapes.
 package proc
 
 import (

@@ -10,26 +10,28 @@ import (
 	"sync"
 )
 
-// Stat contains those fields of /proc/PID/stat that the agent needs.
+// Stat contains the fields of /proc/PID/stat that the agent needs.
 type Stat struct {
 	State   byte // field 3
 	Session int  // field 6
 	Threads int  // field 20
-	// Start is the time when the process began, in clock ticks of 10 ms since the boot, in the
-	// initial time namespace. It is field 22 minus the offset of the agent's own time namespace.
+	// Start is the time when the process began. Its unit is a clock tick of 10 ms, and it counts
+	// from the boot, in the initial time namespace. Start is field 22 minus the offset of the
+	// agent's own time namespace.
 	Start uint64
 }
 
-// Alive reports whether the first thread of the process is running. In a zombie it is not.
+// Alive reports whether the first thread of the process is running. The first thread of a zombie is
+// not running.
 func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' }
 
-// Dead reports whether the whole process has exited and only waits for its parent. If only the
-// first thread has exited, the process is not dead.
+// Dead reports whether all threads of the process have exited, and the process only waits for its
+// parent. A process of which only the first thread has exited is not dead.
 func (s Stat) Dead() bool { return !s.Alive() && s.Threads <= 1 }
 
-// Began reports whether the process began at a recorded Start. It accepts a difference of one tick,
-// because the offset of a time namespace may contain a fraction of a tick. The kernel does not
-// reuse a pid within that time.
+// Began reports whether the process began at the time start, which was recorded earlier. Began
+// accepts a difference of one tick, because the offset of a time namespace may contain a fraction
+// of a tick. The kernel does not reuse a pid within one tick.
 func (s Stat) Began(start uint64) bool { return s.Start <= start+1 && start <= s.Start+1 }
 
 // ReadStat returns the Stat of a process. If there is no such process, the error wraps
@@ -53,10 +55,11 @@ func ReadStat(pid int) (Stat, error) {
 	return s, nil
 }
 
-// parseStat parses a stat line. The reader's time namespace shifts the boot time by shift
+// parseStat parses a stat line. In the reader's time namespace, the boot time is shifted by shift
 // nanoseconds.
 func parseStat(data []byte, shift int64) (s Stat, err error) {
-	// Field 2 is the name of the command in parentheses. It may contain any characters, even ")".
+	// Field 2 is the name of the command in parentheses. The name may contain any characters, even
+	// ")".
 	f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(f) < 20 || len(f[0]) != 1 {
 		return s, errors.New("it has too few fields")
@@ -72,7 +75,7 @@ func parseStat(data []byte, shift int64) (s Stat, err error) {
 	s.Session, s.Threads = int(number(6)), int(number(20))
 	const tick = 10_000_000 // USER_HZ is 100 on every architecture that Go runs on
 	start := number(22) - shift/tick
-	if shift%tick > 0 { // a fraction of a tick may have moved the time to the next tick
+	if shift%tick > 0 { // the fraction of a tick may have moved the time to the next tick
 		start--
 	}
 
@@ -90,12 +93,14 @@ var ownShift = sync.OnceValues(func() (int64, error) {
 	}
 
 	children, cerr := os.Readlink("/proc/self/ns/time_for_children")
-	raw, rerr := os.ReadFile("/proc/self/timens_offsets") // contains the offsets of the namespace for children
+	// This file contains the offsets of the namespace for child processes. They apply to this
+	// process only if its own namespace is the same.
+	raw, rerr := os.ReadFile("/proc/self/timens_offsets")
 	if err := errors.Join(err, cerr, rerr); err != nil {
 		return 0, err
 	}
 
-	const initial = "time:[4026531834]" // PROC_TIME_INIT_INO
+	const initial = "time:[4026531834]" // the kernel's constant PROC_TIME_INIT_INO
 	switch own {
 	case initial:
 		return 0, nil
@@ -106,7 +111,7 @@ var ownShift = sync.OnceValues(func() (int64, error) {
 	return 0, errors.New("the offset of the agent's time namespace is unknown, because child processes are in another time namespace")
 })
 
-// bootShift parses the offset of the boot time in timens_offsets (time_namespaces(7)).
+// bootShift returns the offset of the boot time in the text of timens_offsets (time_namespaces(7)).
 func bootShift(offsets string) (int64, error) {
 	for line := range strings.Lines(offsets) {
 		f := strings.Fields(line)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzStat checks that the name of a process cannot affect the other values that parseStat returns. A
-// process chooses its own name. The function must also reject text that is not a stat line.
+// FuzzStat checks that the name of a process cannot affect the other values that parseStat returns.
+// A process chooses its own name. parseStat must also reject text that is not a stat line.
 func FuzzStat(f *testing.F) {
 	for _, name := range []string{
 		"sleep", "", ")", "(", "a) Z 1 1 1", ") S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 1 1000 10", "a b\tc\u00a0d", "\xff", "x\n7 (y) S 1 1", "((((", "))))",
@@ -20,7 +20,7 @@ func FuzzStat(f *testing.F) {
 			t.Errorf("%q is read as %+v", raw, s)
 		}
 		if state <= ' ' || state >= 0x7f || state == ')' {
-			return // skip this input, because the kernel always writes a letter here
+			return // the kernel always writes a letter here, so this input is impossible
 		}
 		shown := fmt.Appendf(nil, "7 (%s) %c 1 7 %d 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 %d 0 %d 1000 10\n", name, state, session, threads, start)
 		s, err := parseStat(shown, 0)

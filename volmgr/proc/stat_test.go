@@ -79,7 +79,7 @@ func TestMain(m *testing.M) {
 	fmt.Println(s.Start, ns)
 }
 
-// TestOtherNamespace checks that a reader in another time namespace gets the same start time as
+// TestOtherNamespace checks that a process in another time namespace reads the same start time as
 // this process.
 func TestOtherNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -111,7 +111,7 @@ func TestOtherNamespace(t *testing.T) {
 	}
 }
 
-// TestNone checks the error for pids that cannot exist: 0, and a number above the largest pid.
+// TestNone checks the error for pids that cannot exist: 0, and a number above the maximum pid.
 func TestNone(t *testing.T) {
 	for _, pid := range []int{0, 1 << 30} {
 		if _, err := ReadStat(pid); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {

@@ -1,11 +1,12 @@
-// Package remedy defines the commands and advice that the domain proposes as values. A remedy has a
-// kind and its subjects, and the package suggest turns it into a command. The domain therefore
-// contains no command-line text, and tests can compare values instead of texts.
+// Package remedy defines the commands and advice that the domain proposes to the operator. A remedy
+// is a value with a kind and its subjects, such as the id of a volume. The package suggest turns a
+// remedy into a command. The domain therefore contains no command-line text, and tests can compare
+// values instead of texts.
 package remedy
 
 import "slices"
 
-// Remedy is one proposed solution of a problem. The zero value proposes nothing.
+// Remedy is one proposed solution to a problem. The zero value proposes nothing.
 type Remedy struct {
 	Kind     Kind
 	Subjects []string // the order of the subjects depends on the kind
@@ -69,7 +70,7 @@ func Advice(words string) Remedy {
 // Empty reports whether the remedy proposes nothing.
 func (r Remedy) Empty() bool { return r.Kind == "" }
 
-// Or returns the remedy r, or other if r is empty.
+// Or returns r, or other if r proposes nothing.
 func (r Remedy) Or(other Remedy) Remedy {
 	if r.Empty() {
 		return other

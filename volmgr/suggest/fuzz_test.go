@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// shellWords splits a command like a shell that knows $'…'. It fails if an unquoted character has a
-// special meaning for the shell.
+// shellWords splits a command in the same way as a shell that knows $'…'. It fails if an unquoted
+// character has a special meaning for the shell.
 func shellWords(command string) (words []string, err error) {
 	for part := command; part != ""; {
 		var word strings.Builder
@@ -61,8 +61,8 @@ func octalQuoted(part string) (n int, text string, err error) {
 	return n + 1, b.String(), nil
 }
 
-// FuzzCommand checks that a suggested command consists of the intended words for any values. The
-// command must be one line that a terminal shows unchanged.
+// FuzzCommand checks that a suggested command consists of the intended words, regardless of the
+// inserted values. The command must be one line that a terminal shows unchanged.
 func FuzzCommand(f *testing.F) {
 	for i, value := range hostile {
 		f.Add(value, hostile[len(hostile)-1-i], "web.service", 7)
@@ -101,8 +101,8 @@ func FuzzCommand(f *testing.F) {
 }
 
 // FuzzUnitOf checks that UnitOf returns the unit to which the service manager assigned a process. A
-// control group that the process makes below this unit must not count. UnitOf must never return a
-// name that systemd does not allow.
+// process can make control groups below its unit, and UnitOf must ignore them. UnitOf must never
+// return a name that systemd does not allow.
 func FuzzUnitOf(f *testing.F) {
 	for _, value := range hostile {
 		f.Add(value, "0::/"+value)
@@ -118,7 +118,7 @@ func FuzzUnitOf(f *testing.F) {
 			t.Errorf("%q is in the unit %q", raw, unit)
 		}
 		if strings.Contains(below, "\n") {
-			return // the kernel does not allow such a name
+			return // the kernel does not allow control groups with such names
 		}
 		for _, hierarchy := range []string{"0::", "1:name=systemd:"} {
 			if unit := suggest.UnitOf(hierarchy + "/system.slice/web.service/" + below + "\n"); unit != "web.service" {

@@ -16,28 +16,29 @@ import (
 const (
 	programs = `(?:volctl|volagent|` + others + `)`
 	others   = `(?:systemctl|journalctl|umount|findmnt|kill|losetup|chattr|rm|mkdir|touch|chmod|chown|ls|df|groupadd|rmdir|docker|podman)`
-	// lead matches the text before a program and its arguments: the start of a text, or
-	// punctuation. Prose such as "docker runs it" does not match.
+	// lead matches the text that may precede a command: the start of the text, or punctuation. A
+	// sentence such as "docker runs it" therefore does not count as a command.
 	lead = `(?:^|[:;(|&] ?|\$\(|` + "`" + `)`
 )
 
 var (
-	// withVerb matches a text that puts a value into a command.
+	// withVerb matches a command with a formatting verb, which inserts a value.
 	withVerb = regexp.MustCompile(lead + programs + `( [a-zA-Z0-9=+-]+)* [a-zA-Z=+-]*%(\[\d\])?[sd]`)
-	// open matches a text that ends where an argument of a command is expected.
+	// open matches a text that ends in a command without its last argument. Code would append a
+	// value to such a text.
 	open = regexp.MustCompile(lead + `(?:(?:volctl|volagent) [a-z]|` + others + ` )( ?[a-z-]+)*( --?[a-z-]+)* ?=?$`)
-	// oneCommand matches a format that suggest.Command splits as intended.
+	// oneCommand matches a format that contains a single command, as suggest.Command requires.
 	oneCommand = regexp.MustCompile(`^(%s|\$\{EDITOR:-vi\}|` + programs + `)( [^ ;|&$()<>]+)+$`)
-	// spacedOption matches an option of volctl that takes the next word as its value.
+	// spacedOption matches a volctl command with an option whose value is the next word.
 	spacedOption = regexp.MustCompile(`^volctl.* (--[a-z-]+) [%a-z]`)
 	valued       = []string{"--plugin", "--volume", "--for", "--type", "--instance"}
 )
 
-// builders are the functions whose first argument is the format of one command.
+// builders lists the functions whose first argument is the format of one command.
 var builders = map[string]bool{"Command": true, "do": true, "Narrow": true}
 
-// TestNobodyElseBuildsCommands checks that no other package puts a value into a command. Such code
-// could use a format, the operator "+", or a joined list of words.
+// TestNobodyElseBuildsCommands checks that no other package inserts a value into a command, with a
+// format, the operator "+", or a joined list of words.
 func TestNobodyElseBuildsCommands(t *testing.T) {
 	found := checkTree(t, "../..")
 	for _, f := range found {
@@ -45,7 +46,7 @@ func TestNobodyElseBuildsCommands(t *testing.T) {
 	}
 }
 
-// TestGuardFindsThem checks that the guard detects every way of putting a value into a command.
+// TestGuardFindsThem checks that checkTree detects every way of inserting a value into a command.
 func TestGuardFindsThem(t *testing.T) {
 	for code, bad := range map[string]bool{
 		`x := "umount " + path`:                                        true,
@@ -145,7 +146,8 @@ func checkFile(t *testing.T, path string, src any) (found []string) {
 	return found
 }
 
-// unknownOption reports whether suggest.Command would treat the value of an option as an operand.
+// unknownOption reports whether a format has an option whose value suggest.Command would wrongly
+// treat as an operand.
 func unknownOption(format string) bool {
 	found := spacedOption.FindStringSubmatch(format)
 	return found != nil && !slices.Contains(valued, found[1])
@@ -177,7 +179,7 @@ func first(args []ast.Expr) ast.Expr {
 	return args[0]
 }
 
-// isConstant reports whether an operand is named like a constant of this project, such as
+// isConstant reports whether an operand has the name of a constant of this project, such as
 // agentUnit.
 func isConstant(e ast.Expr) bool {
 	id, ok := e.(*ast.Ident)

@@ -1,9 +1,9 @@
 // Package suggest builds the commands that volagent and volctl suggest to operators. No other
 // package inserts a value into a command.
 //
-// The values are not trusted. Ids come from volume files and API callers, mount points from any
-// user who may mount, and names of control groups from any process that owns one. An operator may
-// paste the command into a root shell, so each value must remain a single argument there.
+// The values are not trusted. Ids come from volume files and API callers. Any user who may mount
+// chooses mount points, and any process that owns a control group chooses its name. An operator may
+// paste a command into a root shell, so each value must remain a single argument there.
 package suggest
 
 import (
@@ -15,19 +15,20 @@ import (
 	"unicode/utf8"
 )
 
-// plain matches a word that every shell leaves unchanged. The word must not begin with "=", because
-// zsh replaces =NAME by the path of a program.
+// plain matches a word that needs no quotes in any shell. The word must not begin with "=", because
+// zsh replaces =NAME with the path of a program.
 var plain = regexp.MustCompile(`^[A-Za-z0-9@%+:,./_-][A-Za-z0-9@%+=:,./_-]*$`)
 
 // Command returns one simple command. The format is a command line whose words are separated by
 // single spaces. Each %s and %d consumes the next argument. Command quotes a string if a shell
-// requires it. A []string becomes one word for each element. Its %s must be a separate word.
+// requires quotes. For an argument of type []string, each element becomes a separate word. The %s
+// of such an argument must be a separate word of the format.
 //
 // If an operand begins with "-", Command moves the options to the front and adds "--" after them,
-// so that the program does not read the operand as an option. In other cases it adds no "--".
+// so that the program does not read the operand as an option. In other cases, Command adds no "--".
 //
-// An operand of systemctl is the name of a unit. If systemd does not allow that name, Command
-// returns "". Command panics if the format has more verbs than there are arguments.
+// The operands of systemctl are names of units. If systemd does not allow one of these names,
+// Command returns "". Command panics if the format has more verbs than there are arguments.
 func Command(format string, args ...any) string {
 	words := split(format, args)
 	if strings.HasPrefix(format, "systemctl ") && !unitsOnly(args) {
@@ -53,22 +54,22 @@ func Command(format string, args ...any) string {
 }
 
 // Options is an argument of Command that contains options with their values, such as "--size=1GiB".
-// Each option is one word. Their %s must be a separate word in the format.
+// Each option becomes one word. The %s of such an argument must be a separate word of the format.
 type Options []string
 
-// valued lists the options of the suggested programs whose value is the next word. Other options
-// have no value, or have one after "=".
+// valued lists the options whose value is the next word, in all programs that the agent suggests.
+// Every other option either has no value or has its value after "=".
 var valued = []string{"--plugin", "--volume", "--for", "--type", "--instance", "--filter", "-o", "-u"}
 
 // word is one word of a command.
 type word struct {
-	text   string // already quoted
-	fixed  bool   // contains no value
-	option bool   // according to the format, the word is an option or the value of one
-	dashed bool   // an operand whose value begins with "-"
+	text   string // the word in its quoted form
+	fixed  bool   // the word comes from the format alone
+	option bool   // the format shows that the word is an option or the value of an option
+	dashed bool   // the word is an operand that begins with "-"
 }
 
-// split replaces the verbs of a format and returns the resulting words.
+// split replaces the verbs of a format with the arguments, and returns the resulting words.
 func split(format string, args []any) (words []word) {
 	fields := strings.Split(format, " ")
 	for i, field := range fields {
@@ -112,7 +113,8 @@ func split(format string, args []any) (words []word) {
 	return words
 }
 
-// many returns the elements of an argument if the argument is a list.
+// many returns the elements of an argument that is a list. The result is false for any other
+// argument.
 func many(values []any) ([]string, bool) {
 	if len(values) != 1 {
 		return nil, false
@@ -121,7 +123,7 @@ func many(values []any) ([]string, bool) {
 	return list, ok
 }
 
-// unitsOnly reports whether all strings among the arguments are valid unit names.
+// unitsOnly reports whether all strings in the arguments are valid unit names.
 func unitsOnly(args []any) bool {
 	for _, arg := range args {
 		list, _ := arg.([]string)
@@ -155,9 +157,10 @@ func join(groups ...[]word) string {
 	return strings.Join(texts, " ")
 }
 
-// Quote returns a value as one word of a POSIX shell. If a terminal would not show a character of
-// the value unchanged, such as a control character, Quote uses octal escapes between $' and '
-// (bash, zsh and ksh). A shell that does not know this form reads another, harmless word.
+// Quote returns a value as one word of a POSIX shell. A terminal does not show some characters
+// unchanged, for example control characters. If the value contains such a character, Quote writes
+// octal escapes between $' and ' (for bash, zsh and ksh). A shell that does not know this form
+// reads a different, harmless word.
 func Quote(value string) string {
 	switch {
 	case plain.MatchString(value):
@@ -170,7 +173,7 @@ func Quote(value string) string {
 }
 
 // octal escapes every byte except letters, digits and "@%+:,./_-". The result therefore contains no
-// quote in any shell.
+// character that a shell treats as a quote.
 func octal(value string) string {
 	var b strings.Builder
 	for i := range len(value) {
@@ -186,8 +189,8 @@ func octal(value string) string {
 	return b.String()
 }
 
-// Stop returns the command that ends a process. The command stops the process's unit if the unit is
-// Stoppable. Otherwise it sends a signal.
+// Stop returns a command that ends a process. If the process belongs to a unit that is Stoppable,
+// the command stops the unit. Otherwise the command sends a signal to the process.
 func Stop(unit string, pid int) string {
 	if Stoppable(unit) {
 		return Command("systemctl stop %s", unit)

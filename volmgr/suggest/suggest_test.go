@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// hostile contains values that would have an effect in a shell if they were not quoted.
+// hostile contains values that a shell would interpret if they were not quoted.
 var hostile = []string{
 	"$(touch owned)", "`touch owned`", ";touch owned;", "x;touch${IFS}owned;#.service", "|touch owned", "&touch owned&",
 	">owned", "a\ntouch owned\n", "'; touch owned; '", `\'; touch owned; '`, "\"; touch owned; \"", "!touch", "*", "?", "[a-z]",
@@ -68,7 +68,7 @@ func runIn(t *testing.T, shell, value string) {
 	}
 }
 
-// TestCommand checks the text of commands, as an operator reads it.
+// TestCommand checks the text of commands as an operator reads it.
 func TestCommand(t *testing.T) {
 	for want, got := range map[string]string{
 		"volctl volume create data --plugin=p '--param=a=b c'": suggest.Command("volctl volume create %s %s", "data", suggest.Options{"--plugin=p", "--param=a=b c"}),

@@ -40,7 +40,7 @@ var words = map[remedy.Kind]func(s []string) string{
 	remedy.EndProcess:       command("kill %s"),
 
 	remedy.StopUser: func(s []string) string {
-		pid, _ := strconv.Atoi(s[1]) // the caller of this kind has formatted a number
+		pid, _ := strconv.Atoi(s[1]) // the caller formatted this value as a number, so it is valid
 		return Stop(s[0], pid)
 	},
 	remedy.AwaitFree: func(s []string) string {
@@ -64,8 +64,8 @@ var words = map[remedy.Kind]func(s []string) string{
 	},
 }
 
-// Words returns the command of a remedy, sometimes inside a sentence. It returns "" for an empty
-// remedy.
+// Words returns the command of a remedy, in some cases as part of a sentence. It returns "" for an
+// empty remedy.
 func Words(r remedy.Remedy) string {
 	if r.Empty() {
 		return ""
@@ -76,7 +76,8 @@ func Words(r remedy.Remedy) string {
 // Hint returns the words of a remedy or, if the remedy is empty, the given advice.
 func Hint(r remedy.Remedy, advice string) string { return cmp.Or(Words(r), advice) }
 
-// command returns a function that formats a remedy as one command. Command documents the format.
+// command returns a function that formats a remedy as one command, with the given format for
+// Command.
 func command(format string) func([]string) string {
 	return func(subjects []string) string {
 		args := make([]any, len(subjects))
@@ -87,7 +88,7 @@ func command(format string) func([]string) string {
 	}
 }
 
-// text returns a function that returns a fixed text, for a remedy without subjects.
+// text returns a function that always returns the text s. It is for remedies without subjects.
 func text(s string) func([]string) string { return func([]string) string { return s } }
 
 func forceDetach(s []string) string {

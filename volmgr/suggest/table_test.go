@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// TestWords checks that each kind of remedy has words, and that the table has no other entry.
+// TestWords checks that the table has words for each kind of remedy, and no other entries.
 func TestWords(t *testing.T) {
 	kinds := declared(t)
 	for kind := range words {
@@ -57,16 +57,17 @@ func declared(t *testing.T) map[remedy.Kind]bool {
 	return kinds
 }
 
-// domain lists the packages that return remedies and contain no command.
+// domain lists the packages that return remedies and must contain no command text.
 var domain = []string{
 	"volmgr", "volmgr/backoff", "volmgr/call", "volmgr/csiclient", "volmgr/filetree", "volmgr/mount", "volmgr/plugin", "volmgr/proc", "volmgr/remedy", "volmgr/untrusted",
 	"volmgr/volume",
 }
 
-// commandText matches a command that a person would type.
+// commandText matches a command as a person would type it.
 var commandText = regexp.MustCompile(`\b(volctl|systemctl|journalctl) [a-z]|\b(umount|kill) (%|[A-Z/]|\d)`)
 
-// TestDomainHasNoCommands checks that the table is the only place in the domain that words commands.
+// TestDomainHasNoCommands checks that the packages of the domain contain no command text. Only the
+// table in this package may contain it.
 func TestDomainHasNoCommands(t *testing.T) {
 	for _, pkg := range domain {
 		parsed(t, filepath.Join("../..", pkg), func(n ast.Node) {
@@ -77,7 +78,7 @@ func TestDomainHasNoCommands(t *testing.T) {
 	}
 }
 
-// parsed calls see for each node of the package in a directory, tests excepted.
+// parsed calls see for each syntax node of the package in a directory. It skips test files.
 func parsed(t *testing.T, dir string, see func(ast.Node)) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

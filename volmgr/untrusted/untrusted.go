@@ -1,6 +1,6 @@
 // Package untrusted reads files at paths that another user may control, such as secret files,
 // volume files, notes beside mounts, and backups. Such a path may lead to a FIFO, a device, a link
-// to /proc/kmsg, an endless file, or a file on hanging storage. None of them may block the agent.
+// to /proc/kmsg, an endless file, or a file on hanging storage. None of these may block the agent.
 package untrusted
 
 import (
@@ -16,18 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// within is the time limit of one read. Even a file of the maximum size takes only milliseconds.
+// within is the time limit of one read. Even a file of the maximum size normally takes only
+// milliseconds.
 const within = 5 * time.Second
 
-// ErrNotRegular reports that the path does not lead to a regular file.
+// ErrNotRegular means that the path does not lead to a regular file.
 var ErrNotRegular = errors.New("it is not a regular file")
 
-// errHangs reports that a read has exceeded the time limit. Later reads of the same path also fail
-// with it until that read has ended.
+// errHangs means that a read has exceeded the time limit. Until this read has ended, all other
+// reads of the same path also fail with errHangs.
 var errHangs = fmt.Errorf("the storage of the file did not answer within %s", within)
 
-// reader reads files. Only one read of a path runs at a time, so that a hanging path blocks a
-// single thread.
+// reader reads files. Only one read of each path runs at a time, so that a path on hanging storage
+// blocks only one thread.
 type reader struct {
 	mu     sync.Mutex
 	busy   map[string]*underway
@@ -43,8 +44,8 @@ type underway struct {
 
 var files = &reader{busy: map[string]*underway{}, within: within, read: read}
 
-// ReadFile returns the content of a regular file of at most limit bytes. It follows symbolic links
-// and waits for at most five seconds. The error contains the path only if it is an *fs.PathError.
+// ReadFile returns the content of a regular file that has at most limit bytes. It follows symbolic
+// links and waits for at most five seconds. Only an error of type *fs.PathError contains the path.
 func ReadFile(path string, limit int64) ([]byte, error) { return files.file(path, limit) }
 
 func (r *reader) file(path string, limit int64) ([]byte, error) {
@@ -81,9 +82,9 @@ func (r *reader) file(path string, limit int64) ([]byte, error) {
 	}
 }
 
-// begin waits until no other read of the path is running. If the other read hangs, begin returns an
-// error. The result of the other read is not usable, because it may be older than the last change
-// of the file.
+// begin waits until no other read of the path is running, and then begins a read. If the other read
+// hangs, begin returns an error. A caller cannot use the result of the other read, because the file
+// may have changed after that read began.
 func (r *reader) begin(path string, late <-chan time.Time) (*underway, error) {
 	for {
 		r.mu.Lock()
@@ -126,7 +127,7 @@ func read(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(data)) > limit { // the file has grown since the check of its size
+	if int64(len(data)) > limit { // the file grew after the check of its size
 		return nil, tooLarge(limit)
 	}
 
@@ -139,7 +140,7 @@ func tooLarge(limit int64) error { return fmt.Errorf("it has more than %d bytes"
 // on hanging storage.
 //
 // Open first examines the file through an O_PATH descriptor, because opening some devices has side
-// effects. It also refuses files in /proc. They are regular files for the kernel, but reading some
+// effects. Open also refuses files in /proc. The kernel calls them regular files, but reading some
 // of them blocks or consumes data.
 func Open(path string) (*os.File, error) {
 	at, err := openat(path, unix.O_PATH)

@@ -56,8 +56,9 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// TestReadTogether reads one path many times at once, as volumes with the same secret do. Each read
-// must return a content that is not older than its start, and only one read may run at a time.
+// TestReadTogether reads one path many times at once, because several volumes may have the same
+// secret. Each read must return the content that the file had when the read began, or a newer one.
+// Only one read may run at a time.
 func TestReadTogether(t *testing.T) {
 	var now, running atomic.Int64
 	release := make(chan struct{})
@@ -94,8 +95,8 @@ func TestReadTogether(t *testing.T) {
 	}
 }
 
-// TestHangs checks that a read of hanging storage fails in time, and that only one read of each
-// path runs.
+// TestHangs checks that a read of hanging storage fails within the time limit, and that only one
+// read of each path runs.
 func TestHangs(t *testing.T) {
 	release, calls := make(chan struct{}), make(chan string, 10)
 	r := &reader{busy: map[string]*underway{}, within: 10 * time.Millisecond, read: func(path string, _ int64) ([]byte, error) {

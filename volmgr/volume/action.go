@@ -8,79 +8,82 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// These steps happen only on this host. All other steps are CSI calls and have the names of those
-// calls.
+// These steps change only the record or this host. All other steps are CSI calls, and have the
+// names of these calls.
 const (
-	Plan     call.Method = "plan"      // record that calls for one more side will be made
-	Doubt    call.Method = "doubt"     // record that a mount is missing or broken, before the agent makes it again
-	Bind     call.Method = "bind"      // mount the target at Claim.At
-	Unbind   call.Method = "unbind"    // remove that mount
-	Own      call.Method = "own"       // give the volume's root the requested owner and mode
-	Take     call.Method = "take"      // record that a claim is mounted after its mounts waited for an expansion
-	Unmount  call.Method = "unmount"   // unmount a target or the staging path without a call to the plugin
-	Prove    call.Method = "prove"     // proof of unmount: nothing on the host uses the device
-	EndWatch call.Method = "end-watch" // end the watches: no late mount appeared
-	Free     call.Method = "free"      // delete a claim that has nothing left to undo
-	Wait     call.Method = "wait"      // nothing can be done now; Reason says why
-	Settled  call.Method = "settled"   // the volume needs no step
+	Plan     call.Method = "plan"      // store the intent to make a further side
+	Doubt    call.Method = "doubt"     // record that a mount is missing or dead, before the agent replaces it
+	Bind     call.Method = "bind"      // bind-mount the target on the own directory
+	Unbind   call.Method = "unbind"    // unmount the own directory
+	Own      call.Method = "own"       // set the requested owner and mode of the volume's root
+	Take     call.Method = "take"      // record that a claim is mounted, after the claim waited for an expansion
+	Unmount  call.Method = "unmount"   // unmount a target or the staging path without calling the plugin
+	Prove    call.Method = "prove"     // make a proof of unmount: nothing on the host uses the device
+	EndWatch call.Method = "end-watch" // end all watches, because no late mount appeared
+	Free     call.Method = "free"      // delete a claim whose sides are all undone
+	Wait     call.Method = "wait"      // do nothing now, because of Reason
+	Settled  call.Method = "settled"   // do nothing, because the volume is in the wanted state
 )
 
-// Action is one step. Next decides it, an executor carries it out, and Apply records its outcome.
+// Action is one step. Next chooses the step, the agent carries it out, and Apply records its
+// outcome.
 type Action struct {
 	Kind  call.Method
-	Alloc string // the claim that the step serves; empty for a step of the volume
+	Alloc string // alloc of the claim that needs the step; empty for a step of the whole volume
 
-	// Path is the staging path for a stage or unstage, and the target for a publish or unpublish.
-	// For a bind or unbind, it is the own directory. For a Doubt, it can be any of these paths.
+	// Path is the path on which the step works. For a stage or unstage, it is the staging path. For
+	// a publish or unpublish, it is the target. For a bind or unbind, it is the own directory. For
+	// a Doubt, it is any of these paths.
 	Path string
 
-	// How selects the means that an Unmount or Unbind may use.
+	// How says how forcefully an Unmount or Unbind may unmount.
 	How Without
 
 	// Pending is set if the step makes a pending call.
 	Pending bool
 
-	// Dead is set on a Doubt about a mount that exists but no longer works and must be undone.
+	// Dead is set on a Doubt about a mount that exists but returns only errors. The agent must undo
+	// such a mount.
 	Dead bool
 
-	// NodeID is an argument of ControllerPublish and ControllerUnpublish.
+	// NodeID is the node id for ControllerPublish and ControllerUnpublish.
 	NodeID string
 
-	// Sure is set on a ControllerUnpublish that no late ControllerPublish can reverse. If the call
-	// succeeds, the volume stays disconnected.
+	// Sure is set on a ControllerUnpublish if no earlier ControllerPublish can still take effect.
+	// After such a call has succeeded, the volume is certainly disconnected.
 	Sure bool
 
-	// Uses holds the sides that a Plan stores as its intent.
+	// Uses holds the sides that a Plan stores as the intent.
 	Uses Uses
 
 	// Size is the size that an expansion must reach, in bytes.
 	Size int64
 
-	// Reason explains why a Wait waits. Cause is the class of that reason.
+	// Reason explains a Wait to people. Cause is the class of this reason.
 	Reason string
 	Cause  Cause
 }
 
-// Cause is the class of the reason why a volume waits.
+// Cause is the class of the reason for a Wait.
 type Cause string
 
 // These are the causes of a Wait.
 const (
-	CauseHalted   Cause = "halted"  // the agent sends no call at all
+	CauseHalted   Cause = "halted"  // the agent sends no calls at all
 	CausePlugin   Cause = "plugin"  // the plugin is not ready
 	CauseBackoff  Cause = "backoff" // a step failed and its retry is not due yet
-	CauseForeign  Cause = "foreign" // a mount that no record explains is in the way
+	CauseForeign  Cause = "foreign" // an unknown mount covers the path
 	CauseHung     Cause = "hung"    // a mount does not answer
 	CauseWatch    Cause = "watch"   // an earlier call may still have a late effect
-	CauseLeftover Cause = "debt"    // the pending calls of a forced deregister of the same storage must be made before
+	CauseLeftover Cause = "debt"    // pending calls of a forced deregister of the same storage come first
 	CauseExpand   Cause = "expand"  // the volume must be expanded first
 	CauseOwner    Cause = "owner"   // the owner of a claim has ended, and the agent will detach the claim
-	CauseDown     Cause = "down"    // this host is going down, and the volume is no longer mounted
-	CauseInvalid  Cause = "invalid" // the record holds a state that this release does not know
+	CauseDown     Cause = "down"    // this host is going down, and the volume is already unmounted
+	CauseInvalid  Cause = "invalid" // the record contains a state that this release does not know
 )
 
-// Key returns the name of the step for its retries. After a failed step, the agent continues with
-// the steps that do not depend on it.
+// Key returns a name under which the agent counts the failures of this step. After a failed step,
+// the agent continues with steps that do not depend on it.
 func (a Action) Key() string { return string(a.Kind) + "/" + a.Alloc }
 
 // RPC reports whether the step is a call to the plugin.
@@ -93,30 +96,30 @@ func (a Action) RPC() bool {
 	}
 }
 
-// Forward reports whether the step makes a side, which another step undoes.
+// Forward reports whether the step makes a side that another step can undo.
 func (a Action) Forward() bool {
 	return a.Kind == call.ControllerPublish || a.Kind == call.NodeStage || a.Kind == call.NodePublish || a.Kind == Bind
 }
 
-// Wanted reports whether the step serves a wanted claim: it makes a mount, or it completes one.
+// Wanted reports whether the step makes or completes a mount for a wanted claim.
 func (a Action) Wanted() bool { return a.Forward() || a.Kind == Own }
 
-// Outcome is the result of a step. The zero value is plain success.
+// Outcome is the result of a step. The zero value means success without further data.
 type Outcome struct {
 	Err *CallError
 
-	// Unsent is set if the step failed before it sent a call or changed the host. The side is then
-	// in its earlier state.
+	// Unsent is set if the step failed before it sent a call or changed the host. The state of the
+	// side has then not changed.
 	Unsent bool
 
-	// Warning is set if a step counts as done although the plugin reported a failure.
+	// Warning is set if the agent treats the step as done although the plugin reported a failure.
 	Warning string
 
-	// Mount is the mount at Action.Path after a forward step. It is nil if there is none.
+	// Mount is the mount that is at Action.Path after the step. It is nil if the path has no mount.
 	Mount *MountIdentity
 
-	// Devices holds the block devices found at Action.Path. Device numbers are valid only in the
-	// boot Boot.
+	// Devices holds the block devices under the mount at Action.Path. Their numbers are valid only
+	// in the boot with the id Boot.
 	Devices []Device
 	Boot    string
 
@@ -129,19 +132,19 @@ type Outcome struct {
 	// ReadOnly is set if ControllerPublishVolume connected the volume read-only.
 	ReadOnly bool
 
-	// Unseen is a mount that the step detached lazily. Processes may still use it.
+	// Unseen is a mount that the step unmounted lazily. Processes may still use it.
 	Unseen *Unseen
 
-	// Capacity is the size that an expansion reached, in bytes. Zero means unknown. NodeRequired is
-	// set if NodeExpandVolume must follow.
+	// Capacity is the size in bytes after an expansion. Zero means unknown. NodeRequired is set if
+	// the agent must call NodeExpandVolume afterwards.
 	Capacity     int64
 	NodeRequired bool
 
-	// StageSuspect is set if a publish showed that the staging is broken.
+	// StageSuspect is set if a failed publish showed that the volume is not staged properly.
 	StageSuspect bool
 }
 
-// over reports whether the late effect of a watch has become impossible.
+// over reports whether the late effect that the watch w expects has become impossible.
 func (o Observed) over(w Watch) bool {
 	if w.Attachment {
 		return o.AttachmentOver
@@ -151,39 +154,40 @@ func (o Observed) over(w Watch) bool {
 
 // Observed is the state of the host and the plugin at one moment. The agent never stores it.
 type Observed struct {
-	// Halt says why the agent sends no calls at all. It is empty if the agent may send calls.
+	// Halt says why the agent must not send any calls. It is empty if the agent may send calls.
 	Halt string
 
-	// Down is set while this host goes down. The agent then removes mounts and stagings and makes
-	// no new ones. The claims themselves stay.
+	// Down is set while this host goes down. The agent then unmounts and unstages volumes, and
+	// makes no new mounts. The claims themselves remain.
 	Down bool
 
 	// Boot is the boot id of the host.
 	Boot   string
 	Plugin plugin.View
 
-	// Leftover describes the pending calls that a forced deregister of the same storage left. It is
-	// empty if there are none.
+	// Leftover describes the pending calls of a forced deregister of the same storage. It is empty
+	// if there are no such calls.
 	Leftover string
 
-	// Pending is the record that holds the pending calls. PendingTry is the last attempt to make
-	// one of them. Each is nil if it is unknown.
+	// Pending is the record with the pending calls of a forced deregister. PendingTry is the last
+	// attempt to make one of these calls. Each of them may be nil.
 	Pending    *Record
 	PendingTry *Attempt
 
-	// AtWork says why the agent must not change the storage yet. It is empty if the agent may.
+	// AtWork says why the agent must not change the storage now. It is empty if the agent may
+	// change the storage.
 	AtWork string
 
-	// Staging is the observed state of the staging path. Targets and Binds hold the observed states
-	// of the targets and the own directories, by alloc.
+	// Staging is the observed state of the staging path. For each alloc, Targets holds the observed
+	// state of the target, and Binds holds that of the own directory.
 	Staging Sight
 	Targets map[string]Sight
 	Binds   map[string]Sight
 
-	// Watched holds the observed state of each watched path, by path.
+	// Watched maps each watched path to its observed state.
 	Watched map[string]Sight
 
-	// WatchOver is set once no earlier call can still change a mount. AttachmentOver is set once no
+	// WatchOver is set if no earlier call can still change a mount. AttachmentOver is set if no
 	// earlier call can still connect or disconnect the volume.
 	WatchOver      bool
 	AttachmentOver bool
@@ -192,29 +196,28 @@ type Observed struct {
 	Parked map[string]bool
 }
 
-// left reports whether a side that was present has changed its state, or has failed and must be
-// undone.
+// left reports whether a side is no longer present, or has newly failed and must be undone.
 func left(was, now Side) bool {
 	return was == Present && now != Present || was != Failed && now == Failed
 }
 
 type progressKey struct{}
 
-// WithProgress returns a context in which a step can report its progress to the given function.
+// WithProgress returns a context in which a step reports its progress to the function tell.
 func WithProgress(ctx context.Context, tell func(words string)) context.Context {
 	return context.WithValue(ctx, progressKey{}, tell)
 }
 
-// Progress passes the progress of a step, in words, to the function that WithProgress set. It does
-// nothing if no function is set. A step should report only as often as a person can read.
+// Progress reports the progress of a step, in words, to the function that WithProgress set. Without
+// such a function, Progress does nothing. A step should not report faster than a person can read.
 func Progress(ctx context.Context, words string) {
 	if tell, ok := ctx.Value(progressKey{}).(func(string)); ok {
 		tell(words)
 	}
 }
 
-// Awaited is the error of a failed wait for a volume. At is the last attempt at the step that the
-// caller waited for.
+// Awaited is the error of a failed wait for a volume. At is the last attempt at the step for which
+// the caller waited.
 type Awaited struct {
 	Err error
 	At  Attempt
@@ -236,22 +239,22 @@ func (at *Attempt) expands() bool {
 	return at != nil && (at.Action.Kind == call.ControllerExpand || at.Action.Kind == call.NodeExpand)
 }
 
-// Attempt is the current step of a volume, with its failures so far. The agent keeps it only in
-// memory.
+// Attempt describes the current step of a volume and its failures so far. The agent keeps it only
+// in memory.
 type Attempt struct {
 	Action  Action
-	Err     *CallError // the last failure; nil if the step has not failed
+	Err     *CallError // the last failure, or nil if the step has not failed
 	Tries   int
 	First   time.Time // time of the first failure since the last success
-	Next    time.Time // time of the next try or the end of the wait; zero if neither is scheduled
+	Next    time.Time // time of the next attempt or the end of the wait; zero if unknown
 	Running bool
 
-	// Progress describes the progress of the running step. It is empty if that is unknown.
+	// Progress describes the progress of the running step. It is empty if the progress is unknown.
 	Progress string
-	Unsent   bool // the last failure happened before any call or change
+	Unsent   bool // the last failure happened before the step sent a call or changed the host
 }
 
-// failing reports whether the step has a failure that needs a person's attention.
+// failing reports whether the step has a failure that a person should see.
 func (at *Attempt) failing() bool {
 	return at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter)
 }

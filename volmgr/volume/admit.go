@@ -12,29 +12,30 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// ErrDetaching is the kind of a refusal that a retry can overcome, because the conflicting claim is
-// being detached. It wraps ErrRefused.
+// ErrDetaching is the kind of a refusal because of a claim that is still being detached. A later
+// retry can succeed. ErrDetaching wraps ErrRefused.
 var ErrDetaching = fmt.Errorf("being detached: %w", ErrRefused)
 
-// Request describes the claim that a caller asks for.
+// Request describes the claim that a caller requests.
 type Request struct {
 	Alloc string
 	Terms
 
-	// MountFlags are the flags of the volume's mount. All claims of a volume share them, so they
-	// are not part of the Terms of a claim.
+	// MountFlags are the flags with which the volume is mounted. All claims of a volume share them,
+	// so they are not part of the Terms of a claim.
 	MountFlags []string
 
-	// Guard describes the directory At if the agent may set a guard on it. Otherwise it is nil.
+	// Guard identifies the directory At if the agent may set a guard on it. Otherwise Guard is nil.
 	Guard *GuardedDir
 
-	// AtFD is a descriptor that the caller has open on At. It is nil if the caller passes none.
+	// AtFD is a file descriptor with which the caller has opened At. It is nil if the caller passes
+	// no descriptor.
 	AtFD *Descriptor
 
 	// Owners reports which owners have ended. If it is nil, all owners count as alive.
 	Owners Owners
 
-	// Draining is set while the host is being emptied. Admit then refuses every new claim.
+	// Draining is set while the host is being drained. Admit then refuses every new claim.
 	Draining bool
 
 	// StagingPath and the path after it are where the agent stages and publishes the volume if it
@@ -67,7 +68,7 @@ func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) 
 
 	seen := Past(r, req.Owners)
 	if c, ok := seen.Claims[req.Alloc]; ok && (c.Wanted || !req.Draining) {
-		return r, again(seen, c, req)
+		return r, repeated(seen, c, req)
 	}
 	if req.Draining {
 		return r, Errorf(ErrRefused, "cannot claim volume %q: this host is draining", v.ID).WithRemedy(remedy.Of(remedy.Undrain))
@@ -95,7 +96,7 @@ func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) 
 	if err := fits(seen, req, mode.Access, now); err != nil {
 		return r, err
 	}
-	if err := apart(seen, req); err != nil {
+	if err := checkOwnDir(seen, req); err != nil {
 		return r, err
 	}
 	if len(r.Claims) == 0 {
@@ -114,7 +115,7 @@ func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) 
 	}), nil
 }
 
-// beginFirstClaim returns the record prepared for its first claim. It sets the mode and the paths.
+// beginFirstClaim prepares a record for its first claim: it sets the mode and the staging path.
 func beginFirstClaim(r Record, req Request, mode *Mode, p plugin.Info) Record {
 	r.Node.Mode = mode
 	if !r.Held() || r.Node.StagingPath == "" {
@@ -125,20 +126,21 @@ func beginFirstClaim(r Record, req Request, mode *Mode, p plugin.Info) Record {
 	switch r.Node.Attached {
 	case Absent:
 		r.Node.NodeID = p.NodeID
-	case Present: // a claim left this side when it was detached without the plugin, maybe in another mode
+	case Present: // an earlier claim was detached without the plugin, and left the volume connected
 		r.Node.Attached, r.Node.Proven = Unknown, false
 	}
 
 	return r
 }
 
-// apart returns an error if another claim of the volume already has the requested own directory.
-func apart(r Record, req Request) error {
+// checkOwnDir returns an error if another claim of the volume already uses the requested own
+// directory.
+func checkOwnDir(r Record, req Request) error {
 	if req.At == "" {
 		return nil
 	}
 
-	for _, c := range r.Claims { // at most one claim has this directory
+	for _, c := range r.Claims { // at most one claim uses this directory
 		if c.At == req.At {
 			return Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
 				WithRemedy(remedy.Of(remedy.DetachClaim, r.Volume.ID, c.Alloc))
@@ -148,10 +150,10 @@ func apart(r Record, req Request) error {
 	return nil
 }
 
-// again decides on a request by an alloc that already has a claim. If the owner of that claim has
-// ended, the claim counts as being detached. This happens, for example, after a restart of a
-// service.
-func again(r Record, c Claim, req Request) error {
+// repeated decides about a request by an alloc that already has a claim. If the terms are the same,
+// it returns nil. If the owner of the claim has ended, the claim counts as being detached. For
+// example, the owner has ended if it was a service that has since been restarted.
+func repeated(r Record, c Claim, req Request) error {
 	if !c.Wanted {
 		return &Error{
 			Kind:    ErrDetaching,
@@ -162,7 +164,7 @@ func again(r Record, c Claim, req Request) error {
 
 	asked := req.Terms
 	if c.ownedAs(asked.Owner) {
-		asked.Owner = c.Owner // another process may ask for a mount that already exists
+		asked.Owner = c.Owner // any process may ask for a mount that already exists
 	}
 
 	differ := c.differences(asked)
@@ -177,8 +179,8 @@ func again(r Record, c Claim, req Request) error {
 		WithRemedy(remedy.Of(remedy.DetachClaim, r.Volume.ID, c.Alloc))
 }
 
-// choose returns the complete mode for the request. It checks the mode against the volume's
-// capabilities and the mode in force.
+// choose returns the complete mode for the request. The mode must match the volume's capabilities,
+// and the mode of its present claims if there are any.
 func choose(r Record, req Request, caps plugin.Caps) (*Mode, error) {
 	if m := r.Node.Mode; len(r.Claims) > 0 {
 		switch {
@@ -215,8 +217,8 @@ func choose(r Record, req Request, caps plugin.Caps) (*Mode, error) {
 		WithRemedy(remedy.Of(remedy.AddCapability))
 }
 
-// inForce returns the kind of error for a refusal that these claims cause. It is ErrDetaching if
-// all of them are being detached, because a retry can then succeed.
+// inForce returns the kind of error for a refusal because of the given claims. The kind is
+// ErrDetaching if all of them are being detached, because a retry can then succeed.
 func inForce(claims ...Claim) error {
 	for _, c := range claims {
 		if c.Wanted {
@@ -226,8 +228,9 @@ func inForce(claims ...Claim) error {
 	return ErrDetaching
 }
 
-// fits checks the request against the access matrix. Claims that are being detached still count. In
-// a mode without a limit on claims it reads no claim, because there may be thousands.
+// fits checks whether the request is allowed beside the present claims. Claims that are being
+// detached still count. In a mode that allows any number of claims, fits does not read the claims,
+// because there may be thousands.
 func fits(r Record, req Request, mode call.AccessMode, now time.Time) error {
 	if !req.ReadOnly && !mode.Writable() {
 		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which does not permit writing", r.Volume.ID, mode)
@@ -257,8 +260,8 @@ func fits(r Record, req Request, mode call.AccessMode, now time.Time) error {
 	return inTheWay(r, mode, blocking, req.Owners, now)
 }
 
-// inTheWay returns the error that names the blocking claims. A user must act on a claim with a live
-// owner. A claim whose owner has ended needs only time.
+// inTheWay returns an error that names the claims that block the request. If one of them has a live
+// owner, a user must act. If all owners have ended, the caller only needs to wait.
 func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, now time.Time) error {
 	var names []string
 	kind, fix := ErrDetaching, remedy.Of(remedy.ShowVolume, r.Volume.ID)
@@ -289,10 +292,11 @@ func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, n
 	}
 }
 
-// Clash refuses a new claim if one of its paths is in use for another volume. The path may be the
-// own directory of another claim. A forced deregister may also have left a mount there. The last
-// two parameters are all records, and the records of forced deregisters.
-func Clash(r Record, c Claim, others, owed []Record) error {
+// Clash refuses a new claim if another volume uses one of its paths. The own directory may belong
+// to another claim. A forced deregister may have left a mount at the target or at the staging path.
+// The parameter others contains all records, and leftovers contains the records of forced
+// deregisters.
+func Clash(r Record, c Claim, others, leftovers []Record) error {
 	for _, o := range others {
 		for _, have := range o.Claims {
 			if c.At != "" && have.At == c.At && o.Volume.ID != r.Volume.ID {
@@ -302,9 +306,9 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 		}
 	}
 
-	for _, o := range owed {
+	for _, o := range leftovers {
 		if o.Volume.Driver == r.Volume.Driver && o.Volume.ExternalID == r.Volume.ExternalID {
-			continue // same storage: its claims wait until the agent has undone the old sides
+			continue // for the same storage, the claim waits until the agent has undone the leftovers
 		}
 
 		paths := []string{o.Node.StagingPath}
@@ -323,8 +327,8 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 	return nil
 }
 
-// Detach marks a claim as no longer wanted. It returns ErrNotFound if the alloc has no claim. It
-// changes nothing if the claim is already being detached.
+// Detach marks a claim as no longer wanted. It returns ErrNotFound if the alloc has no claim. If
+// the claim is already being detached, Detach changes nothing.
 func Detach(r Record, alloc string) (Record, error) {
 	c, ok := r.Claims[alloc]
 	if !ok {
@@ -337,7 +341,7 @@ func Detach(r Record, alloc string) (Record, error) {
 	return r.with(c.unwanted()), nil
 }
 
-// IsDetaching reports whether err is a refusal that a retry can overcome.
+// IsDetaching reports whether err is a refusal because of a claim that is still being detached.
 func IsDetaching(err error) bool { return errors.Is(err, ErrDetaching) }
 
 func (q Request) wish() string {
@@ -362,8 +366,8 @@ func list(caps []call.Capability) string {
 	return strings.Join(words, ", ")
 }
 
-// Unused returns an error while the volume has claims or pending calls, or while any side of it is
-// on this host.
+// Unused returns an error if the volume has claims or pending calls, or is still connected, staged
+// or mounted on this host.
 func Unused(r Record) error {
 	id := r.Volume.ID
 	var names []string
@@ -391,8 +395,8 @@ func Unused(r Record) error {
 	return nil
 }
 
-// remedyByDetach returns the remedy that detaches the claims of the volume. A live owner would
-// prevent the detach, so the remedy for a live owner takes precedence.
+// remedyByDetach returns the remedy that detaches the claims of the volume. A claim with a live
+// owner cannot be detached directly. If there is such a claim, the remedy concerns its owner.
 func remedyByDetach(r Record) remedy.Remedy {
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
@@ -402,23 +406,24 @@ func remedyByDetach(r Record) remedy.Remedy {
 	return remedy.Of(remedy.DetachAll, r.Volume.ID)
 }
 
-// Room returns ErrRefused if the plugin cannot have another volume on this host and the volume is
-// not here yet. The limit is NodeGetInfo.max_volumes_per_node of CSI; 0 means no limit. A storage
-// volume counts once while any side of it may be here, even if its claims are being detached. The
-// last two parameters are all records, and the records of forced deregisters.
-func Room(r Record, p plugin.Info, others, owed []Record) error {
+// Room returns ErrRefused if the volume is not on this host yet and the plugin cannot have another
+// volume here. The limit is NodeGetInfo.max_volumes_per_node of CSI, where 0 means no limit. Each
+// storage volume with a possible side on this host counts once, even if its claims are being
+// detached. The parameter others contains all records, and leftovers contains the records of forced
+// deregisters.
+func Room(r Record, p plugin.Info, others, leftovers []Record) error {
 	if p.MaxVolumes <= 0 || r.Held() {
 		return nil
 	}
 
-	here := map[string]string{} // from storage to volume id
-	for _, o := range slices.Concat(owed, others) {
+	here := map[string]string{} // maps the key of each storage volume on this host to a volume id
+	for _, o := range slices.Concat(leftovers, others) {
 		if o.Volume.PluginID == r.Volume.PluginID && o.Held() {
 			here[LeftoverKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID
 		}
 	}
 
-	delete(here, LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)) // after a forced deregister, the volume still counts
+	delete(here, LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)) // the volume itself may already be here because of a forced deregister
 	if int64(len(here)) < p.MaxVolumes {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// offering returns a record of an unclaimed volume that offers the given modes.
+// offering returns the record of a volume without claims that supports the given access modes.
 func offering(modes ...call.AccessMode) volume.Record {
 	r := volume.Record{Volume: volume.Volume{ID: "data", PluginID: "p"}}
 	for _, m := range modes {
@@ -36,7 +36,7 @@ func writer(alloc string) volume.Request {
 	return q
 }
 
-// admit returns the record with the requested claim. It fails the test if the claim is refused.
+// admit adds the requested claim to the record. It fails the test if Admit refuses the claim.
 func admit(t *testing.T, r volume.Record, q volume.Request) volume.Record {
 	t.Helper()
 	next, err := volume.Admit(r, q, plugin.Info{}, now)
@@ -46,8 +46,8 @@ func admit(t *testing.T, r volume.Record, q volume.Request) volume.Record {
 	return next
 }
 
-// in returns a record with readers and writers in a mode. It does not call Admit, because Admit
-// refuses some of the tested combinations.
+// in returns a record in the given mode with the given numbers of readers and writers. It does not
+// call Admit, because Admit refuses some of the tested combinations.
 func in(mode call.AccessMode, readers, writers int) volume.Record {
 	r := offering(mode)
 	if readers+writers == 0 {
@@ -65,7 +65,7 @@ func in(mode call.AccessMode, readers, writers int) volume.Record {
 	return r
 }
 
-// TestAccessMatrix checks which claims Admit permits beside which existing claims.
+// TestAccessMatrix checks, for each combination of existing claims, which new claims Admit permits.
 func TestAccessMatrix(t *testing.T) {
 	type claims struct{ readers, writers int }
 	none, oneR, oneW, both := claims{0, 0}, claims{1, 0}, claims{0, 1}, claims{1, 1}
@@ -118,8 +118,8 @@ func TestAccessMatrix(t *testing.T) {
 	}
 }
 
-// TestRefusalWording checks that a refusal says which claims are being detached. Such claims still
-// count.
+// TestRefusalWording checks that a refusal names the conflicting claims that are being detached.
+// Such claims still conflict.
 func TestRefusalWording(t *testing.T) {
 	held := in(call.SingleNodeWriter, 0, 1)
 	dying, err := volume.Detach(held, "holder-0")
@@ -209,8 +209,8 @@ func with(q volume.Request, change func(*volume.Request)) volume.Request {
 	return q
 }
 
-// TestModeInForce checks that the first claim sets the shared mode and the end of the last claim
-// clears it.
+// TestModeInForce checks that the first claim sets the mode that all claims share, and that the end
+// of the last claim clears this mode.
 func TestModeInForce(t *testing.T) {
 	r := offering(call.SingleNodeMultiWriter)
 	r.Volume.MountOptions = call.MountOptions{FSType: "xfs", MountFlags: []string{"noatime"}}
@@ -238,7 +238,7 @@ func TestModeInForce(t *testing.T) {
 	}
 }
 
-// TestAdmitAgain checks that a repeated equal request succeeds and changes nothing.
+// TestAdmitAgain checks that a repeated request with the same terms succeeds and changes nothing.
 func TestAdmitAgain(t *testing.T) {
 	ask := with(writer("a"), func(q *volume.Request) { q.At = "/srv"; q.MountFlags = []string{"nodev"} })
 	r := admit(t, offering(call.SingleNodeWriter), ask)
@@ -287,8 +287,8 @@ func TestAdmitRefusesWhatIsNotReady(t *testing.T) {
 	}
 }
 
-// TestRecordsAreValues checks that Admit and Detach return new records and never change the old
-// one.
+// TestRecordsAreValues checks that Admit and Detach return new records and do not change the old
+// record.
 func TestRecordsAreValues(t *testing.T) {
 	old := admit(t, offering(call.SingleNodeMultiWriter), writer("a"))
 	claims := maps.Clone(old.Claims)

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// notedVolume returns a connected and staged volume with two claims: a writer "a", and a reader "b"
-// whose own directory is /at.
+// notedVolume returns a connected and staged volume with two claims. The claim "a" is a writer. The
+// claim "b" is a reader with the own directory /at.
 func notedVolume() volume.Record {
 	mode := call.Capability{Access: call.MultiNodeSingleWriter, Attachment: call.FileSystem}
 	id := func(n uint64) *volume.MountIdentity { return &volume.MountIdentity{Boot: "boot", Device: "8:1", ID: n} }
@@ -38,7 +38,7 @@ func notedVolume() volume.Record {
 	}
 }
 
-// asNoted returns an observation in which every mount of the record is present.
+// asNoted returns an observation in which all mounts of the record are present.
 func asNoted(r volume.Record) volume.Observed {
 	see := func(m *volume.MountIdentity) volume.Sight {
 		if m == nil {
@@ -56,16 +56,16 @@ func asNoted(r volume.Record) volume.Observed {
 	return o
 }
 
-// TestAdopt checks that Adopt keeps the claims of a volume that is still mounted. The volume then
-// needs no step, even after the next agent has loaded it. Claims with missing mounts must not lead
-// to an unmount of a present mount.
+// TestAdopt checks that Adopt keeps the claims of a volume that is still mounted. Afterwards the
+// volume must need no steps, even after the next agent has loaded its record. A claim whose mount
+// is missing must not cause the agent to unmount another mount.
 func TestAdopt(t *testing.T) {
 	other := volume.Sight{Seen: volume.SeenMount, Identity: volume.MountIdentity{Boot: "boot", Device: "8:9", ID: 99}}
 	none := volume.Sight{}
 	for name, tt := range map[string]struct {
 		change func(*volume.Record, *volume.Observed)
 		live   bool
-		claims []string // the adopted claims
+		claims []string // the allocs of the claims that Adopt keeps
 		steps  []call.Method
 	}{
 		"all there":               {func(*volume.Record, *volume.Observed) {}, true, []string{"a", "b"}, nil},
@@ -151,14 +151,15 @@ func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) 
 		}
 		kinds = append(kinds, a.Kind)
 		if len(kinds) == n && (a.Forward() || a.Kind == volume.Doubt || at.Seen == volume.SeenDead) {
-			return kinds // the repairs from here on are the same as after any restart
+			return kinds // all further steps are the same as after any restart
 		}
 		r, _ = volume.Apply(r, a, volume.Outcome{Boot: o.Boot})
 	}
 	return kinds
 }
 
-// TestAdoptedCountsAsWriter checks that an adopted reader excludes other writers.
+// TestAdoptedCountsAsWriter checks that Admit refuses a writer beside an adopted claim, even if
+// that claim is a reader.
 func TestAdoptedCountsAsWriter(t *testing.T) {
 	r := notedVolume()
 	o := asNoted(r)
@@ -174,8 +175,8 @@ func TestAdoptedCountsAsWriter(t *testing.T) {
 	}
 }
 
-// TestGather checks that Gather combines notes into one record for each volume, and that the newest
-// note decides.
+// TestGather checks that Gather combines notes into one record for each volume. If notes differ,
+// the newest note must determine the state of the volume.
 func TestGather(t *testing.T) {
 	r := notedVolume()
 	r.Volume.RegisteredAt = time.Unix(9, 0)
@@ -199,8 +200,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestRenoted checks that the agent writes a note when a claim is mounted and when its mounts
-// change. The agent removes the note with the claim. Other steps write no note.
+// TestRenoted checks which changes of a record make the note of a claim out of date. For example,
+// the claim was mounted or has ended, or one of its mounts changed.
 func TestRenoted(t *testing.T) {
 	full := notedVolume()
 	alter := func(fn func(r *volume.Record, c *volume.Claim)) volume.Record {
@@ -249,7 +250,7 @@ func TestRenoted(t *testing.T) {
 	}
 }
 
-// TestNoteCheck checks that a note with missing or impossible values is refused.
+// TestNoteCheck checks that Check refuses a note with missing or impossible values.
 func TestNoteCheck(t *testing.T) {
 	good, ok := volume.Noted(notedVolume(), "a")
 	if err := good.Check(); err != nil || !ok {

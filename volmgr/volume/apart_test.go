@@ -8,7 +8,7 @@ import (
 )
 
 // TestApart checks a plugin whose node part and controllers are separate. A step must wait only for
-// the part that it calls, and its reason must name that part.
+// the part that it calls. The reason for the wait must name that part.
 func TestApart(t *testing.T) {
 	const nodeLack, controllerLack = "the node part is down", "no controller is ready"
 	parts := func(node, controller plugin.Service) plugin.View {
@@ -19,7 +19,7 @@ func TestApart(t *testing.T) {
 	}
 	up, down, unasked := plugin.Service{Ready: true}, plugin.Service{}, plugin.Service{Unasked: true}
 	nodeUp, controllerUp := parts(up, down), parts(down, up)
-	claimed := func(r *volume.Record, o *volume.Observed) { // no side is made yet
+	claimed := func(r *volume.Record, o *volume.Observed) { // a claim without any side
 		edit(r, func(c *volume.Claim) { c.State, c.Published, c.Mount = volume.Pending, volume.Absent, nil })
 		r.Node.Attached, r.Node.Staged, r.Node.Mount = volume.Absent, volume.Absent, nil
 		o.Targets, o.Staging = nil, volume.Sight{}
@@ -29,7 +29,7 @@ func TestApart(t *testing.T) {
 		r.Node.Attached = volume.Present
 	}
 	released := func(r *volume.Record, _ *volume.Observed) { *r = must(volume.Detach(*r, "a")) }
-	unmounted := func(r *volume.Record, o *volume.Observed) { // with a proof of unmount
+	unmounted := func(r *volume.Record, o *volume.Observed) { // a detached claim after a proof of unmount
 		released(r, o)
 		edit(r, func(c *volume.Claim) { c.Published, c.Mount, c.State = volume.Absent, nil, volume.NodeDetached })
 		r.Node.Staged, r.Node.Mount, r.Node.Proven = volume.Absent, nil, true

@@ -7,8 +7,8 @@ import (
 )
 
 // Apply returns the record with the outcome of a step. The record may have changed since Next chose
-// the step; Apply keeps an intent that was stored meanwhile. It ignores a step that no longer fits
-// the record.
+// the step. Apply keeps an intent that was stored in the meantime, and ignores a step that no
+// longer fits the record.
 func Apply(r Record, a Action, out Outcome) (Record, []Event) {
 	next := apply(r, a, out)
 	return next, events(r, next, a, out)
@@ -48,8 +48,8 @@ func apply(r Record, a Action, out Outcome) Record {
 	return r
 }
 
-// after returns the state of a side after the call that makes it. If the call failed, the side may
-// exist all the same.
+// after returns the state of a side after the call that makes it. After a failed call, the side may
+// exist nevertheless, so its state is Failed.
 func after(out Outcome) Side {
 	if out.Err != nil {
 		return Failed
@@ -57,9 +57,9 @@ func after(out Outcome) Side {
 	return Present
 }
 
-// undone returns the state of a side after the call that undoes it. After a failed call, the side
-// must still be undone. The code "Unimplemented" counts as success only for a side that may never
-// have been made.
+// undone returns the state of a side after the call that undoes it. After a failed call, the agent
+// must still undo the side. The code "Unimplemented" counts as success only for a side that may
+// never have been made.
 func undone(was Side, out Outcome) Side {
 	if out.Err == nil || was == Unknown && out.Err.Code == CodeUnimplemented {
 		return Absent
@@ -86,12 +86,13 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		n.Attached, n.Proven = undone(n.Attached, out), false
 		switch {
 		case out.Err != nil && out.Err.Uncertain():
-			// The plugin answered, but its storage system may still be working on the call.
+			// Although the plugin has answered, its storage system may still be working on the
+			// call.
 			r = r.watching(lateDetach)
 		case n.Attached == Absent && a.Sure:
 			r = r.unwatched(func(w Watch) bool { return w == lateAttach })
 		case n.Attached == Absent && slices.Contains(n.Watches, lateAttach):
-			n.Attached = Unknown // the earlier ControllerPublishVolume may connect the volume again
+			n.Attached = Unknown // an earlier ControllerPublishVolume may still connect the volume again
 		}
 
 		if r.Node.Attached == Absent {
@@ -108,7 +109,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 	return r
 }
 
-// markDetached sets the state of every unwanted claim whose mounts were undone.
+// markDetached sets the state of every unwanted claim whose mounts are undone to s.
 func markDetached(r Record, s ClaimState) Record {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Published == Absent && c.Bound == Absent {
@@ -146,7 +147,7 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		r = removePendingCalls(r, call.NodeUnstage, a.Path)
 	}
 	if a.Pending {
-		return r // the host has already undone this side
+		return r // a pending call changes no state, because the host has already undone this side
 	}
 	if r.Node.Staged = undone(r.Node.Staged, out); r.Node.Staged == Absent {
 		r.Node.Mount = nil
@@ -165,7 +166,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 			r = removePendingCalls(r, call.NodeUnpublish, a.Path)
 		}
 		if !ok || c.Target != a.Path || a.Pending {
-			return r // the step belongs to a late mount of an ended claim, or to a pending call
+			return r // the step undid a late mount of an ended claim, or made a pending call
 		}
 		if c.Published = undone(c.Published, out); c.Published == Absent {
 			c.Mount = nil
@@ -197,22 +198,22 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 	if out.StageSuspect || r.Node.refusedUnstaged(out) {
 		r.Node.Staged, r.Node.Mount = Failed, nil
 		if slices.ContainsFunc(r.Ordered(), func(o Claim) bool { return o.Published == Present }) {
-			r.Node.Staged = Unknown // the agent stages again without an unstage, which would break the mounts of other claims
+			r.Node.Staged = Unknown // an unstage would break the mounts of other claims, so the agent only stages again
 		}
 	}
 
 	return r
 }
 
-// refusedUnstaged reports whether the plugin may have refused a publish because it lost the
-// staging. If the staging shows no mount, as for a block device, the refusal is the only sign of
-// that loss.
+// refusedUnstaged reports whether the plugin may have refused a publish because it no longer
+// considers the volume staged. If staging made no mount, as for a block device, no other sign shows
+// that the staging was lost.
 func (n NodeSide) refusedUnstaged(out Outcome) bool {
 	return out.Err != nil && out.Err.Code == CodeFailedPrecondition && n.Staged == Present && n.Mount == nil
 }
 
-// applyOwn records that the volume's root has the requested ownership. It does so only if the claim
-// still has the mount on which the step worked.
+// applyOwn records that the volume's root has the requested ownership. It records this only if the
+// claim still has the mount that the step changed.
 func applyOwn(r Record, a Action, out Outcome) Record {
 	c, ok := r.Claims[a.Alloc]
 	if !ok || out.Err != nil || c.Published != Present || c.Target != a.Path {
@@ -248,7 +249,7 @@ func applyBind(r Record, a Action, out Outcome) Record {
 	return promoteClaim(r, c, a.Kind)
 }
 
-// taken returns the claim in the mounted state if it is wanted and has all of its mounts.
+// taken returns the claim with the state Mounted if the claim is wanted and has all its mounts.
 func (c Claim) taken() Claim {
 	if c.Wanted && c.State == Pending && c.Published == Present && c.owned() && (c.At == "" || c.Bound == Present) {
 		c.State = Mounted
@@ -256,9 +257,9 @@ func (c Claim) taken() Claim {
 	return c
 }
 
-// applyDoubt marks a side as unknown if its mount is missing, or as failed if its mount no longer
-// works. The record must be on disk before the agent makes the mount again or undoes it. Otherwise,
-// the next agent after a crash could find a mount that it does not recognise, or miss a call in
+// applyDoubt marks a side as unknown if its mount is missing, or as failed if its mount is dead.
+// This record must be on disk before the agent makes the mount again or undoes it. Otherwise, after
+// a crash, the next agent could find a mount that it does not recognise, or could miss a call in
 // progress.
 func applyDoubt(r Record, a Action) Record {
 	doubt := func(s *Side, m **MountIdentity) {
@@ -289,8 +290,9 @@ func applyDoubt(r Record, a Action) Record {
 	return r.with(c)
 }
 
-// applyFree deletes a claim whose steps are all undone. The last claim stays until the volume is
-// off this host. If that claim was detached without the plugin, the volume may stay connected.
+// applyFree deletes a claim whose sides are all undone. The last claim remains until the volume is
+// off this host. If the last claim was detached without the plugin, the volume may remain
+// connected.
 func applyFree(r Record, a Action) Record {
 	c, ok := r.Claims[a.Alloc]
 	if !ok || c.Wanted || c.Published != Absent || c.Bound != Absent {
@@ -302,7 +304,7 @@ func applyFree(r Record, a Action) Record {
 	return clearUndone(r.without(a.Alloc))
 }
 
-// union returns the devices of both lists, each once.
+// union returns the devices of both lists without duplicates.
 func union(have, more []Device) []Device {
 	for _, m := range more {
 		if !slices.Contains(have, m) {
@@ -312,44 +314,46 @@ func union(have, more []Device) []Device {
 	return have
 }
 
-// Saving is the urgency of a change on its way to the disk.
+// Saving says how soon a change must be on disk.
 type Saving int
 
 const (
-	// SaveWithNext saves the change with the next commit of any change.
+	// SaveWithNext saves the change with the next commit of any other change.
 	SaveWithNext Saving = iota
 	// SaveAtOnce saves the change immediately, but the agent does not wait for the commit. If the
-	// host goes down before the commit, the described mounts are gone too. The earlier record then
-	// leads to the same result.
+	// host goes down before the commit, the mounts in the change are gone too. The earlier record
+	// is then still correct.
 	SaveAtOnce
-	// SaveFirst saves the change before any step that depends on it.
+	// SaveFirst saves the change, and the agent waits for the commit before it takes a step that
+	// depends on the change.
 	SaveFirst
 )
 
 // Urgency returns how soon the agent must save a change of a record. The agent waits for the commit
-// of these changes, because the next steps depend on them:
+// of the following changes, because the next steps depend on them:
 //
 //   - the intent to use another side
 //   - the proof that no process on this host still uses a device
-//   - a wanted side that failed or changed, because the agent undoes it and makes it again
+//   - a failure or change of a wanted side, because the agent undoes the side and makes it again
 //
-// A caller may wait until a claim is mounted or has ended, but no step depends on that. The intent
-// of the claim is already on disk. These changes are still saved at once, because no later commit
-// may follow. Without the commit, the next agent would not recognise a repeated mount as that of
-// the claim. All other checkpoints are saved with the next commit.
+// The agent saves two other changes at once, but does not wait for the commit: a claim is mounted,
+// or a claim has ended. A caller may wait for these changes, but no step depends on them, and the
+// intent of the claim is already on disk. If such a change were saved with the next commit, that
+// commit might never come. After a crash, the next agent would then not recognise a repeated mount
+// as the mount of the claim. All other changes are saved with the next commit.
 func Urgency(before, now Record) Saving {
 	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
 		return SaveFirst
 	}
 	if now.Volume.Expansion != before.Volume.Expansion {
-		return SaveFirst // users see this change, and the next claim may use the volume
+		return SaveFirst // users see the expansion, and the next claim may use the expanded volume
 	}
 
 	saving, paid := SaveWithNext, len(now.Node.PendingCalls) < len(before.Node.PendingCalls)
 	switch {
 	case len(before.Claims) == len(now.Claims):
 	case len(now.Claims) == 0 && now.Node.Attached != Absent:
-		return SaveFirst // ControllerUnpublishVolume is next; the next agent must know that the claim has ended
+		return SaveFirst // the agent calls ControllerUnpublishVolume next, and the next agent must know that the claim has ended
 	default:
 		saving = SaveAtOnce
 	}
@@ -357,7 +361,7 @@ func Urgency(before, now Record) Saving {
 	for alloc, c := range now.Claims {
 		was := before.Claims[alloc]
 		switch {
-		case c.Wanted && paid, // otherwise the next agent would repeat the call and undo a new mount
+		case c.Wanted && paid, // otherwise the next agent would repeat the pending call, which would undo a new mount
 			was.State != c.State && c.State != Mounted && c.State != ControllerDetached,
 			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)),
 			c.Wanted && before.Node.Attached != Failed && now.Node.Attached == Failed:
@@ -370,5 +374,5 @@ func Urgency(before, now Record) Saving {
 	return saving
 }
 
-// remade reports whether a path now has another mount than before.
+// remade reports whether a mount was made again since the record before.
 func remade(before, now *MountIdentity) bool { return now != nil && now != before }

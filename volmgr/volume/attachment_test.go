@@ -16,9 +16,9 @@ func attachPlugin() plugin.View {
 	return plugin.View{Known: true, Ready: true, State: "ready", Info: plugin.Info{NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true}}}
 }
 
-// TestAttachmentWatched checks that the agent watches a failed ControllerPublishVolume or
-// ControllerUnpublishVolume, unless the plugin refused the call. The agent must wait until a late
-// effect has become impossible.
+// TestAttachmentWatched checks that the agent watches for a late effect of a failed
+// ControllerPublishVolume or ControllerUnpublishVolume. If the plugin refused the call, no watch is
+// needed.
 func TestAttachmentWatched(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -44,9 +44,9 @@ func TestAttachmentWatched(t *testing.T) {
 	}
 }
 
-// TestLateDetachDecided checks that the agent does not connect a volume while a late
-// ControllerUnpublishVolume is possible, and repeats that call. A restart of the plugin must not
-// change that.
+// TestLateDetachDecided checks a volume whose earlier ControllerUnpublishVolume may still take
+// effect. The agent must not connect the volume. If the call failed, the agent must repeat it. A
+// restart of the plugin does not end the wait.
 func TestLateDetachDecided(t *testing.T) {
 	r := attaching(t)
 	r.Node.Attached, r.Node.Watches = volume.Absent, []volume.Watch{{Attachment: true, Undo: true}}
@@ -64,9 +64,9 @@ func TestLateDetachDecided(t *testing.T) {
 	}
 }
 
-// TestLateAttachDecided checks that the agent does not disconnect an unwanted volume while a late
-// ControllerPublishVolume is possible. After that, a disconnect is final. After an earlier
-// disconnect, the connection counts as unknown.
+// TestLateAttachDecided checks an unwanted volume whose earlier ControllerPublishVolume may still
+// take effect. The agent must wait until no late effect is possible, and only then disconnect the
+// volume. If the agent disconnected the volume too early, the connection counts as unknown.
 func TestLateAttachDecided(t *testing.T) {
 	r, err := volume.Detach(attaching(t), "a")
 	if err != nil {
@@ -92,7 +92,7 @@ func TestLateAttachDecided(t *testing.T) {
 	}
 }
 
-// attaching returns a volume with a claim for which the agent has made no side yet.
+// attaching returns a volume with a claim for which no side exists yet.
 func attaching(t *testing.T) volume.Record {
 	t.Helper()
 	r, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), attachPlugin().Info, now)
@@ -102,9 +102,9 @@ func attaching(t *testing.T) volume.Record {
 	return r
 }
 
-// TestBlockedByDebt checks that the agent sends no call while a forced deregister of the same
-// storage has pending calls. This holds in any state of the record. A claim without any side can
-// still be deleted.
+// TestBlockedByDebt checks a volume whose storage still has pending calls of a forced deregister.
+// In every state of the record, the agent must send no call. It may still delete a claim that has
+// no side.
 func TestBlockedByDebt(t *testing.T) {
 	o := volume.Observed{Plugin: attachPlugin(), Leftover: "a debt comes first", WatchOver: true, AttachmentOver: true}
 	r, err := volume.Detach(attaching(t), "a")
@@ -131,11 +131,11 @@ func TestBlockedByDebt(t *testing.T) {
 	t.Error("it does not wait")
 }
 
-// TestPendingCalls checks the report about pending calls. After a failed try, the report must name
-// the command that discards the calls.
+// TestPendingCalls checks the report about pending calls. If a call has failed, the report must
+// name the command that discards the pending calls.
 func TestPendingCalls(t *testing.T) {
 	r := offering(call.SingleNodeWriter)
-	r.Node.PendingCalls = owed()
+	r.Node.PendingCalls = pendingAfterDetach()
 	failed := &volume.Attempt{Action: volume.Action{Kind: call.NodeUnpublish, Pending: true}, Tries: 1, Err: &volume.CallError{
 		Step: "NodeUnpublishVolume", Code: "Internal", Message: "no such target", Retry: volume.RetryBackoff, Answered: true}}
 	up, down := attachPlugin(), plugin.View{Known: true, State: "stopped"}
@@ -165,7 +165,7 @@ func TestPendingCalls(t *testing.T) {
 	if suggest.Words(e.Else) != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), "no such target") {
 		t.Errorf("the volume's own status: %+v", e)
 	}
-	// The same storage is registered with another id.
+	// A user has registered the same storage again, under another id.
 	again := offering(call.SingleNodeWriter)
 	again.Volume.ID = "other"
 	e = volume.Explain(again, volume.Observed{Plugin: up, Leftover: "a debt comes first", Pending: &r, PendingTry: failed}, nil)

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestCopied checks that a record from an automatic copy gets no wanted claims, and no state that
-// only the copy asserts.
+// TestCopied checks a record that comes from an automatic copy. It must have no wanted claims, and
+// no side may count as present only because the copy says so.
 func TestCopied(t *testing.T) {
 	id := &volume.MountIdentity{ID: 7}
 	held := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Driver: "d", ExternalID: "e"}, Generation: 9}

@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestCreateAgain checks the commands that continue a create which a user requested without a file.
+// TestCreateAgain checks the commands that continue an unfinished create. The user had requested
+// the create without a volume file.
 func TestCreateAgain(t *testing.T) {
 	writer := []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}
 	for want, v := range map[string]volume.Volume{

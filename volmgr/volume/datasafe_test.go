@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDataSafe checks that the answer follows from observations and from the plugin's reports. The
-// agent must not assume that data is safe.
+// TestDataSafe checks which observations, reports of the plugin and failed steps make the data
+// count as lost or as possibly lost.
 func TestDataSafe(t *testing.T) {
 	made, other := volume.MountIdentity{Boot: "b", Device: "7:0", Root: "/", ID: 1}, volume.MountIdentity{Boot: "b", Device: "7:1", Root: "/", ID: 2}
 	sight := func(s volume.Seen) volume.Sight { return volume.Sight{Seen: s, Identity: made} }

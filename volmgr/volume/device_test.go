@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDeviceText checks that stored devices can be parsed, including those of releases that stored
-// no sequence number.
+// TestDeviceText checks that stored devices can be parsed. Some older releases stored devices
+// without a sequence number.
 func TestDeviceText(t *testing.T) {
 	for text, want := range map[string]volume.Device{
 		`"7:15"`:     {Number: "7:15"},

@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// TestDifferences checks that a request has no differences if the volume satisfies it. Otherwise,
-// each field that differs must be named.
+// TestDifferences checks that Differences names every field in which a volume does not satisfy the
+// request, and no other field.
 func TestDifferences(t *testing.T) {
 	made := Volume{
 		ID: "data", Name: "data", PluginID: "p", Created: true, CapacityMin: 10, Capacity: 12, CapacityMax: 100,

@@ -6,31 +6,31 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// Occupant is one claim or volume that keeps a host from being empty.
+// Occupant is a claim or a volume that prevents a host from being empty.
 type Occupant struct {
 	Volume string
 	Alloc  string // empty if the occupant is a volume without claims
-	Owner  string // the owner of the claim, in words; empty if there is none
+	Owner  string // description of the claim's owner; empty if the claim has no owner
 
-	// Message says why the claim or volume is still on the host. It is always set. Command removes
-	// the obstacle, and Else is the alternative if Command does not help.
+	// Message says why the claim or volume is still on the host. It is never empty. Command removes
+	// the obstacle. Else is an alternative if Command does not help.
 	Message string
 	Command remedy.Remedy
 	Else    remedy.Remedy
 }
 
-// Occupancy lists all claims and volumes that keep a host from being empty.
+// Occupancy lists all claims and volumes that prevent a host from being empty.
 type Occupancy struct {
 	Waiting []Occupant // claims whose live owners a person must stop
-	Left    []Occupant // claims and volumes that the agent removes from the host, or fails to remove
+	Left    []Occupant // claims and volumes that the agent is removing from the host
 }
 
 // Empty reports whether the host is empty.
 func (o Occupancy) Empty() bool { return len(o.Waiting)+len(o.Left) == 0 }
 
-// Occupancy returns the claims and volumes of a record that keep the host from being empty. The
-// record may belong to a forced deregister. o is the current observation, and at is the last
-// attempt at a step. Occupancy is pure.
+// Occupancy returns the claims and volumes of a record that prevent the host from being empty. The
+// record may also be that of a forced deregister. The parameter o is the current observation, and
+// at is the last attempt at a step. Occupancy has no side effects.
 func (r Record) Occupancy(o Observed, at *Attempt, owners Owners) (all Occupancy) {
 	r = Past(r, owners)
 	for _, c := range r.Ordered() {
@@ -60,8 +60,8 @@ func (c Claim) owner(owners Owners) string {
 	return c.Keeper().Describe(owners.View(c.Keeper()))
 }
 
-// describeDetach describes the progress of a detach. With an empty claim, it describes the sides of
-// the volume that are still on the host.
+// describeDetach describes the progress of a detach. If the claim is empty, describeDetach
+// describes the sides of the volume that remain on the host.
 func describeDetach(r Record, c Claim, o Observed, at *Attempt) Occupant {
 	e := Explain(r, o, at)
 	out := Occupant{Volume: r.Volume.ID, Alloc: c.Alloc, Message: e.Summary, Command: e.Fix, Else: e.Else}
@@ -85,14 +85,14 @@ func describeDetach(r Record, c Claim, o Observed, at *Attempt) Occupant {
 	case out.Command.Empty():
 		out.Command = remedy.Of(remedy.ShowVolume, r.Volume.ID)
 	case c.Alloc == "" || c.Wanted:
-	case how != WithPlugin: // a milder command than the one from Explain, which is the last resort
+	case how != WithPlugin: // this command is milder than the one from Explain, which is the last resort
 		out.Else = remedy.Of(remedy.DetachWithout, r.Volume.ID, c.Alloc, string(how))
 	}
 
 	return out
 }
 
-// further returns the next stronger means of a detach without the plugin.
+// further returns the next more forceful way of unmounting without the plugin.
 func (w Without) further() Without {
 	if w == WithPlugin {
 		return ByUmount
@@ -100,7 +100,8 @@ func (w Without) further() Without {
 	return w.Stronger()
 }
 
-// StopOwner returns the remedy that stops the owner of a claim on the volume with the given id.
+// StopOwner returns the remedy that stops the owner of a claim. The parameter id is the id of the
+// volume.
 func (c Claim) StopOwner(id string) remedy.Remedy {
 	force := remedy.Of(remedy.ForceDetach, id, c.Alloc)
 	switch c.Owner.Kind {
@@ -109,11 +110,11 @@ func (c Claim) StopOwner(id string) remedy.Remedy {
 	case OwnerPID:
 		return remedy.Of(remedy.EndProcess, strconv.Itoa(c.Owner.PID))
 	case OwnerMount:
-		if !c.Keeper().ByMount() { // the bind mount does not exist at the moment
+		if !c.Keeper().ByMount() { // the bind mount does not exist at present
 			return force
 		}
 
-		return remedy.Of(remedy.Unmount, c.At) // umount(8) names the services that use the mount
+		return remedy.Of(remedy.Unmount, c.At) // if the mount is busy, umount(8) names the services that use it
 	case OwnerRuntime:
 		return remedy.Of(remedy.StopContainers, c.Owner.Runtime, c.Owner.Volume)
 	default:

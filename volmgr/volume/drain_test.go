@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// living holds the live owners with their views. All other owners are gone.
+// living maps the live owners to their views. All other owners count as gone.
 type living map[volume.Owner]volume.OwnerView
 
 func (l living) Gone(o volume.Owner) bool             { _, ok := l[o]; return !ok }
@@ -42,7 +42,7 @@ func TestOccupancy(t *testing.T) {
 		o       volume.Observed
 		at      *volume.Attempt
 		waiting bool
-		want    []string // parts of the expected message
+		want    []string // texts that the message must contain
 	}{
 		{"a unit", record(unit, true), down, nil, true, []string{"web.service (pid 5, nginx)", "systemctl stop web.service"}},
 		{"nobody knows whether it lives", record(pid, true), down, nil, true, []string{"pid 7 (sh)", "kill 7"}},
@@ -77,8 +77,8 @@ func TestOccupancy(t *testing.T) {
 	}
 }
 
-// TestOccupancyWithout checks that each means without the plugin leads to a suggestion of the next
-// stronger one.
+// TestOccupancyWithout checks a claim that is being detached without the plugin. For each way of
+// unmounting, the suggested command must use the next more forceful way.
 func TestOccupancyWithout(t *testing.T) {
 	for how, want := range map[volume.Without]string{volume.WithPlugin: "=umount", volume.ByUmount: "=force", volume.ByForce: "=lazy", volume.ByLazy: ""} {
 		c := volume.Claim{Alloc: "web", State: volume.Unpublishing, Published: volume.Unknown, Target: "/t", Without: how}
@@ -122,8 +122,8 @@ func TestStopCommand(t *testing.T) {
 }
 
 // TestAdmitDraining checks that a host that is being drained admits no new claim. A repeated
-// request for an existing claim gets its usual answer. A request counts as new if it would wait for
-// the end of another claim, or if its alloc has a claim with a dead owner.
+// request for an existing claim gets its usual answer. A request counts as new if it would have to
+// wait until another claim ends, or if the earlier claim of its alloc has a dead owner.
 func TestAdmitDraining(t *testing.T) {
 	old := admit(t, offering(call.SingleNodeMultiWriter), writer("a"))
 	draining := func(q *volume.Request) { q.Draining = true }

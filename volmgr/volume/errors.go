@@ -9,8 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// Each error of this package wraps one of these sentinels. The package agent/apiserver turns them
-// into API codes. The message says which action failed, on which object, and which action helps.
+// Each error of this package wraps one of these sentinels. The package agent/apiserver converts the
+// sentinels to API codes. The message of an error names the failed action, the object, and a
+// helpful action.
 var (
 	// ErrInvalid means that the request cannot succeed unless it is changed.
 	ErrInvalid = errors.New("invalid")
@@ -19,21 +20,20 @@ var (
 	// ErrRefused means that the current state does not allow the request. For example, the volume
 	// is in use or a field is immutable.
 	ErrRefused = errors.New("refused")
-	// ErrTimeout means that the awaited result did not arrive in time.
+	// ErrTimeout means that an expected result did not arrive in time.
 	ErrTimeout = errors.New("timed out")
-	// ErrStopping means that the agent is being stopped. The request is stored, and the next agent
-	// continues it.
+	// ErrStopping means that the agent is being stopped. The request is stored, and the agent
+	// continues it after its next start.
 	ErrStopping = errors.New("the agent is being stopped")
 	// ErrPluginUnavailable means that the plugin is not ready.
 	ErrPluginUnavailable = errors.New("plugin unavailable")
 )
 
-// Error combines a sentinel, a message for people, and help. The help is a remedy or advice in
-// words.
+// Error combines a sentinel, a message for people, and help. The help is either a remedy or a text.
 type Error struct {
-	Kind    error // one of the sentinels
+	Kind    error // one of the sentinels above
 	Message string
-	Hint    string        // advice in words, if no command helps
+	Hint    string        // advice as a text, for a problem that no command solves
 	Remedy  remedy.Remedy // the command that helps, if any
 }
 
@@ -69,20 +69,21 @@ func remedyOf(err error) remedy.Remedy {
 	return e.Remedy
 }
 
-// Retry names the condition under which a retry of a failed call can succeed.
+// Retry says when a retry of a failed call can succeed.
 type Retry string
 
 // These are the values of Retry.
 const (
 	// RetryBackoff means that the same call may succeed later without any change.
 	RetryBackoff Retry = "backoff"
-	// RetryChange means that arguments, secrets or the plugin must change before a retry.
+	// RetryChange means that the arguments, the secrets or the plugin must change before a retry
+	// can succeed.
 	RetryChange Retry = "change"
 	// RetryNever means that the plugin cannot do the step at all.
 	RetryNever Retry = "never"
 )
 
-// These are the names of the gRPC codes.
+// These constants are the names of the gRPC codes.
 const (
 	CodeOK                 = "OK"
 	CodeCanceled           = "Canceled"
@@ -103,40 +104,41 @@ const (
 	CodeUnauthenticated    = "Unauthenticated"
 )
 
-// These codes do not come from gRPC. The agent uses them if a step that is not an RPC failed, or if
-// an RPC answered OK but the host shows another result.
+// These codes do not come from gRPC. The agent uses them if a step on the host failed, or if the
+// plugin answered OK but the host shows a different result.
 const (
-	CodeUnverified = "Unverified" // the plugin answered OK, but the mount table disagrees
-	CodeHost       = "Host"       // a step of the agent itself failed
+	CodeUnverified = "Unverified" // the plugin answered OK, but the mount table shows a different result
+	CodeHost       = "Host"       // a step that the agent does itself failed
 )
 
-// CallError describes the failure of one step of a volume: an RPC, or a step on the host.
+// CallError describes the failure of one step of a volume. The step is either an RPC or an action
+// on the host.
 type CallError struct {
 	Step    string // name of the step, such as "NodeStageVolume" or "bind"
 	Code    string // name of a gRPC code, such as "DeadlineExceeded", or CodeUnverified or CodeHost
 	Message string // the plugin's message
 	Retry   Retry
 
-	// Answered is false if the plugin may still be working on the call. This is so after a
-	// deadline, a cancellation or a lost connection.
+	// Answered is false if the plugin may still be working on the call. For example, the call
+	// exceeded its deadline or was cancelled, or the connection was lost.
 	Answered bool
 
-	// Unsent is set if this call never reached the plugin. Earlier calls may have reached it.
+	// Unsent is set if the plugin never received this call. It may have received earlier attempts.
 	Unsent bool
 
 	// Remedy solves the problem. It is empty if no remedy is known.
 	Remedy remedy.Remedy
 
-	// HeldBy lists the users that keep a mount busy, such as "pid 4711 rsync (backup.service),
-	// cwd".
+	// HeldBy lists the processes and other users that keep a mount busy, such as "pid 4711 rsync
+	// (backup.service), cwd".
 	HeldBy []string
 }
 
-// namedHolders is the largest number of users that an error message names. HeldBy lists all of
-// them.
+// namedHolders is the maximum number of users of a mount that an error message names. HeldBy lists
+// all of them.
 const namedHolders = 3
 
-// Error implements error. It shows the code only if the code comes from the plugin.
+// Error implements error. The message contains the code only if the code comes from the plugin.
 func (e *CallError) Error() string {
 	words := e.Step + ": "
 	if e.Code != CodeHost && e.Code != CodeUnverified {
@@ -153,20 +155,20 @@ func (e *CallError) Error() string {
 	return words
 }
 
-// unknowns lists the gRPC codes that do not say whether the call had an effect. See "Error Scheme"
-// in the CSI specification. A driver that returns a plain Go error produces one of the last two
+// unknowns lists the gRPC codes that leave open whether the call had an effect (see "Error Scheme"
+// in the CSI specification). A driver that returns a plain Go error produces one of the last two
 // codes.
 var unknowns = []string{CodeCanceled, CodeDeadlineExceeded, CodeUnavailable, CodeDataLoss, CodeUnknown, CodeInternal}
 
-// Unknown reports whether the effect of the call is unknown. The code Aborted is not unknown:
-// another call was in progress, and this call did nothing.
+// Unknown reports whether the effect of the call is unknown. With the code Aborted, the effect is
+// known: another call was in progress, and this call did nothing.
 func (e *CallError) Unknown() bool { return !e.Answered || slices.Contains(unknowns, e.Code) }
 
-// Final reports whether a retry without any change is useless.
+// Final reports whether a retry without any change cannot succeed.
 func (e *CallError) Final() bool { return e.Retry != RetryBackoff }
 
 // refusals lists the gRPC codes by which a plugin says that it did not begin the call. The agent
-// still undoes the call, but does not watch for a late effect.
+// undoes such a call like any failed call, but does not watch for a late effect.
 var refusals = []string{
 	CodeInvalidArgument, CodeAlreadyExists, CodeOutOfRange, CodeUnimplemented, CodeUnauthenticated, CodePermissionDenied,
 	CodeNotFound, CodeFailedPrecondition, CodeResourceExhausted,
@@ -177,8 +179,8 @@ func (e *CallError) Uncertain() bool {
 	return !e.Answered || !slices.Contains(refusals, e.Code)
 }
 
-// HostError returns the error of a step in which the agent itself failed. The agent retries it with
-// backoff.
+// HostError returns the error of a step that the agent does itself. The agent retries such a step
+// with backoff.
 func HostError(step string, err error) *CallError {
 	return &CallError{Step: step, Code: CodeHost, Message: err.Error(), Retry: RetryBackoff, Answered: true}
 }

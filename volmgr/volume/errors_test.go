@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestCallErrorInWords checks that the text of an error keeps the plugin's code. It must also
-// separate the users of a mount from the plugin's message.
+// TestCallErrorInWords checks that the text of an error contains the plugin's code, and separates
+// the users of a mount from the plugin's message.
 func TestCallErrorInWords(t *testing.T) {
 	for want, e := range map[string]volume.CallError{
 		"NodeStageVolume: Internal: no":                          {Step: "NodeStageVolume", Code: "Internal", Message: "no"},

@@ -12,8 +12,8 @@ type Event struct {
 	Volume  string
 	Alloc   string
 	Plugin  string
-	Part    string // the part of the plugin, if the plugin has several
-	Step    string // the name of the step that caused the event; empty if no step did
+	Part    string // the part of the plugin that the event concerns, if the plugin has several parts
+	Step    string // the step that caused the event, as its Kind or RPC; empty if no step caused it
 	Message string
 }
 

@@ -6,11 +6,11 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// offline reports whether the plugin must expand the volume before it is connected or mounted.
+// offline reports whether the plugin must expand the volume before the agent connects or mounts it.
 func (e Expansion) offline() bool { return e.Want > 0 && e.Offline }
 
-// Awaits reports whether the agent still needs to do a step. It returns false only for a step of an
-// expansion that is already done.
+// Awaits reports whether the step a is still needed. It returns false only for an expansion step
+// whose size has already been reached.
 func (e Expansion) Awaits(a Action) bool {
 	switch a.Kind {
 	case call.ControllerExpand:
@@ -22,20 +22,20 @@ func (e Expansion) Awaits(a Action) bool {
 	}
 }
 
-// nodeRefused reports whether the node service refused the size. The agent then sends no further
+// nodeRefused reports whether the node service refused the size. The agent then sends no
 // NodeExpandVolume until the refusal is cleared.
 func (e Expansion) nodeRefused() bool { return e.Refused.Step == call.NodeExpand }
 
 // nodeWants reports whether the agent must call NodeExpandVolume.
 func (e Expansion) nodeWants() bool { return e.Node > 0 && !e.nodeRefused() }
 
-// Expanding reports whether the controller must expand the storage now. The volume need not be on
-// this host for that.
+// Expanding reports whether the controller must still expand the storage. The controller can do so
+// even if the volume is not on this host.
 func (r Record) Expanding() bool {
 	return r.Volume.Expansion.Want > 0 && r.Volume.Provision == Provisioned && !r.Leftover
 }
 
-// size returns the known size of the volume in bytes.
+// size returns the size of the volume in bytes, as far as it is known.
 func (v Volume) size() int64 {
 	if v.Capacity > 0 {
 		return v.Capacity
@@ -43,7 +43,7 @@ func (v Volume) size() int64 {
 	return v.CapacityMin
 }
 
-// least returns the smallest size in bytes that the volume is allowed to have.
+// least returns the smallest size, in bytes, that the volume may have.
 func (v Volume) least() int64 {
 	if v.CapacityMin > 0 {
 		return v.CapacityMin
@@ -51,8 +51,9 @@ func (v Volume) least() int64 {
 	return v.size()
 }
 
-// Grown returns the size in bytes that a volume must reach before the merged definition can replace
-// it, or 0 if it is large enough. It also returns the volume to store until then.
+// Grown compares a volume with the definition that will replace it. If the definition requires a
+// larger size, Grown returns that size in bytes, and the definition to store until the volume has
+// that size. Otherwise the size is 0.
 func (v Volume) Grown(merged Volume) (Volume, int64) {
 	if merged.CapacityMin <= v.size() {
 		return merged, 0
@@ -62,8 +63,8 @@ func (v Volume) Grown(merged Volume) (Volume, int64) {
 	return merged, size
 }
 
-// Expand checks a request for a larger size and returns the record with that intent. It changes
-// nothing if the volume already has that size or is already expanding to it.
+// Expand checks a request for a larger size and returns the record with the intent to expand. If
+// the volume already has that size or is being expanded to it, Expand changes nothing.
 func Expand(r Record, size int64, p plugin.Info, owners Owners) (now Record, changed bool, err error) {
 	v, e := r.Volume, r.Volume.Expansion
 	switch {
@@ -80,7 +81,7 @@ func Expand(r Record, size int64, p plugin.Info, owners Owners) (now Record, cha
 		return r, false, Errorf(ErrRefused, "volume %q has %s and cannot shrink to %s", v.ID, Size(v.size()), Size(size))
 	case size <= v.size():
 		if e.Want == 0 {
-			r.Volume.Expansion.Refused = Refusal{} // the agent asks the node again for the size that it refused
+			r.Volume.Expansion.Refused = Refusal{} // the new request allows the node to be asked again for a size that it refused
 		}
 
 		return r, r.Volume.Expansion != e, nil
@@ -109,8 +110,8 @@ func Expand(r Record, size int64, p plugin.Info, owners Owners) (now Record, cha
 	return r, true, nil
 }
 
-// Expanded reports whether every possible step of an expansion to size is done. err is set if the
-// expansion will not finish.
+// Expanded reports whether all steps of an expansion to size that are possible now are done. It
+// returns an error if the expansion will not finish.
 func Expanded(r Record, size int64) (done bool, err error) {
 	e := r.Volume.Expansion
 	waiting := awaitsNodeExpand(r)
@@ -131,8 +132,8 @@ func Expanded(r Record, size int64) (done bool, err error) {
 	}
 }
 
-// WithdrawExpansion cancels the unfinished parts of an expansion and reports whether there were
-// any. A call that is already in progress may still expand the volume.
+// WithdrawExpansion cancels an unfinished expansion, and reports whether there was one. A call that
+// is already in progress may still expand the volume.
 func WithdrawExpansion(r Record) (now Record, withdrawn bool) {
 	e := &r.Volume.Expansion
 	withdrawn = e.Want > 0 || e.Node > 0
@@ -140,9 +141,9 @@ func WithdrawExpansion(r Record) (now Record, withdrawn bool) {
 	return r, withdrawn
 }
 
-// expansionPath returns the path for NodeExpandVolume. This is the staging path or, if the staging
-// shows no mount, the target of a published claim. It returns "" if there is no path or only
-// read-only ones.
+// expansionPath returns the path for NodeExpandVolume. If staging made a mount, it is the staging
+// path. Otherwise it is the target of a published claim. expansionPath returns "" if the volume is
+// not mounted, or only mounted read-only.
 func expansionPath(r Record) string {
 	if m := r.Node.Mode; m == nil || !m.Access.Writable() {
 		return ""
@@ -160,9 +161,9 @@ func expansionPath(r Record) string {
 	return ""
 }
 
-// awaitsNodeExpand reports whether claims wait for NodeExpandVolume. The volume gets its full size
-// before its first claim counts as mounted. Claims do not wait if another claim already uses the
-// volume.
+// awaitsNodeExpand reports whether claims must wait for NodeExpandVolume. The first claim counts as
+// mounted only after the volume has its full size. If a claim already uses the volume, further
+// claims do not wait.
 func awaitsNodeExpand(r Record) bool {
 	for _, c := range r.Claims {
 		if c.State == Mounted {
@@ -172,9 +173,9 @@ func awaitsNodeExpand(r Record) bool {
 	return r.Volume.Expansion.nodeWants() && expansionPath(r) != ""
 }
 
-// promoteClaim returns the record after a step for a claim. It marks the claim as mounted if
-// nothing is missing. A recorded bind mount counts only after a check, because the claim may have
-// waited over a reboot.
+// promoteClaim returns the record with the claim c after the step k. It marks the claim as mounted
+// if the claim needs nothing else. If the claim has an own directory, only the steps Bind and Take
+// can complete it, because its bind mount may have disappeared in a reboot.
 func promoteClaim(r Record, c Claim, k call.Method) Record {
 	if r = r.with(c); awaitsNodeExpand(r) || c.At != "" && k != Bind && k != Take {
 		return r
@@ -182,8 +183,8 @@ func promoteClaim(r Record, c Claim, k call.Method) Record {
 	return r.with(c.taken())
 }
 
-// take marks a claim as mounted if all its mounts are in place. Such a claim waited only for
-// NodeExpandVolume.
+// take chooses the step that marks a claim as mounted. All mounts of the claim are in place, and it
+// only waited for NodeExpandVolume.
 func (p upPlanner) take(c Claim) bool {
 	return c.State == Pending && p.try(Action{Kind: Take, Alloc: c.Alloc})
 }
@@ -195,8 +196,8 @@ func applyTake(r Record, a Action) Record {
 	return r
 }
 
-// expand chooses the controller's expansion of the storage. It skips a volume that the agent is
-// taking off the host.
+// expand chooses the expansion of the storage by the controller. It does nothing for a volume that
+// the agent is taking off the host.
 func (p upPlanner) expand() bool {
 	e := p.r.Volume.Expansion
 	switch {
@@ -213,14 +214,14 @@ func (p upPlanner) expand() bool {
 	}
 }
 
-// inUse reports whether the volume is connected, staged or published on this host, or may be.
+// inUse reports whether the volume is, or may be, connected, staged or published on this host.
 func (p upPlanner) inUse() bool {
 	n := p.r.Node
 	return n.Attached != Absent || n.Staged != Absent || len(n.PendingCalls) > 0 || p.anyMounted() || p.expects(func(Watch) bool { return true })
 }
 
-// nodeExpand chooses the expansion of the mounted volume to the size of its storage. chosen reports
-// whether it chose a step. ok reports whether the agent may publish claims.
+// nodeExpand chooses the expansion of the mounted volume to the size of its storage. The result
+// chosen reports whether it chose a step, and ok reports whether the agent may publish claims.
 func (p upPlanner) nodeExpand() (chosen, ok bool) {
 	if !p.r.Volume.Expansion.nodeWants() {
 		return false, true
@@ -229,7 +230,7 @@ func (p upPlanner) nodeExpand() (chosen, ok bool) {
 	path := expansionPath(p.r)
 	for _, c := range p.claims {
 		if s := p.o.Targets[c.Alloc]; c.Target == path && (s.Seen != SeenMount || !s.Is(c.Mount)) {
-			return false, true // the agent must mount the target again before it expands the volume
+			return false, true // the agent must first mount the target again
 		}
 	}
 
@@ -243,8 +244,8 @@ func (p upPlanner) nodeExpand() (chosen, ok bool) {
 	return false, !awaitsNodeExpand(p.r)
 }
 
-// applyExpand records the outcome of an expansion step. It keeps a new size that a user requested
-// during the call.
+// applyExpand records the outcome of an expansion step. If a user requested a larger size during
+// the call, applyExpand keeps that request.
 func applyExpand(r Record, a Action, out Outcome) Record {
 	v := &r.Volume
 	e := &v.Expansion
@@ -262,10 +263,10 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 	case a.Kind == call.ControllerExpand && out.Err == nil:
 		got := out.Capacity
 		if got <= 0 {
-			got = a.Size // the plugin answered OK without a size
+			got = a.Size // the plugin answered OK but did not report the size
 		}
 
-		v.Capacity = max(v.Capacity, got) // storage never shrinks, even if the plugin says so
+		v.Capacity = max(v.Capacity, got) // storage never shrinks, even if the plugin reports a smaller size
 		v.CapacityMin = max(v.CapacityMin, min(a.Size, v.Capacity))
 		if out.NodeRequired || e.Node > 0 {
 			e.Node = v.Capacity
@@ -276,7 +277,7 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 	case a.Kind == call.ControllerExpand && a.Size == e.Want:
 		e.Want, e.Offline, e.Refused = 0, false, refused
 	case a.Kind == call.NodeExpand && out.Err == nil:
-		if v.Capacity < a.Size { // no controller exists that could report the size
+		if v.Capacity < a.Size { // without a controller, only this call reports the size
 			v.Capacity, v.CapacityMin = a.Size, max(v.CapacityMin, a.Size)
 		}
 		if e.Refused = refused; a.Size >= e.Node {
@@ -284,15 +285,15 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 		}
 	case a.Kind == call.NodeExpand && a.Size == e.Node:
 		if e.Refused = refused; v.Capacity < a.Size && refused.Code != CodeFailedPrecondition {
-			e.Node = 0 // the storage did not grow
+			e.Node = 0 // the storage itself did not grow, so a retry is useless
 		}
 	}
 
 	return r
 }
 
-// allowNodeExpand returns the record with NodeExpandVolume allowed again after a refusal. The
-// plugin may have refused because of the previous mount.
+// allowNodeExpand clears a refusal of NodeExpandVolume, so that the agent sends the call again. The
+// plugin may have refused the call because of the previous mount.
 func allowNodeExpand(r Record) Record {
 	if e := &r.Volume.Expansion; e.Node > 0 && e.nodeRefused() {
 		e.Refused = Refusal{}

@@ -18,7 +18,8 @@ func grower() plugin.Info {
 	return plugin.Info{ID: "ebs", Caps: plugin.Caps{Attach: true, Stage: true, Expand: true, NodeExpand: true}}
 }
 
-// TestExpandDecides checks which sizes a user may request, given the volume's size and bounds.
+// TestExpandDecides checks which sizes Expand permits for a volume with a given size and given
+// bounds.
 func TestExpandDecides(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(*volume.Volume, *plugin.Info)
@@ -64,8 +65,8 @@ func TestExpandDecides(t *testing.T) {
 	}
 }
 
-// TestExpandOffline checks that an OFFLINE plugin expands a used volume only once it is off this
-// host.
+// TestExpandOffline checks a plugin that expands only volumes that are not in use (OFFLINE). Expand
+// must refuse while the volume is on this host.
 func TestExpandOffline(t *testing.T) {
 	p := grower()
 	p.Caps.Offline = true
@@ -82,7 +83,8 @@ func TestExpandOffline(t *testing.T) {
 	if r, _, err = volume.Expand(registered(), 16, p, nil); err != nil {
 		t.Fatal(err)
 	}
-	// The agent has made no side since the request for the expansion, so a crash leaves no doubt.
+	// A claim is requested after the expansion. The agent has made no side yet, so after a crash
+	// all sides are known to be absent.
 	r = admit(t, r, writer("a"))
 	for _, after := range []volume.Stop{volume.Crashed, volume.Rebooted} {
 		if now, changed := volume.Loaded(r, after, false); changed || len(now.Node.Watches) > 0 {
@@ -101,7 +103,7 @@ func TestExpandOffline(t *testing.T) {
 	}
 }
 
-// TestNextExpands checks when Next chooses the steps of an expansion.
+// TestNextExpands checks in which states Next chooses a step of an expansion.
 func TestNextExpands(t *testing.T) {
 	expand := func(e volume.Expansion) func(*volume.Record, *volume.Observed) {
 		return func(r *volume.Record, o *volume.Observed) {
@@ -172,8 +174,8 @@ func TestNextExpands(t *testing.T) {
 	}
 }
 
-// TestApplyExpand checks the progress that Apply records. Apply must keep a size that a user
-// requested during the call.
+// TestApplyExpand checks how Apply records the progress of an expansion. If a user requested
+// another size during the call, Apply must keep that request.
 func TestApplyExpand(t *testing.T) {
 	refusal := &volume.CallError{Step: "ControllerExpandVolume", Code: "OutOfRange", Message: "no", Retry: volume.RetryChange, Answered: true}
 	open := &volume.CallError{Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
@@ -219,7 +221,7 @@ func TestApplyExpand(t *testing.T) {
 	}
 }
 
-// TestExplainExpansion checks the explanation of an expansion.
+// TestExplainExpansion checks how Explain describes an expansion.
 func TestExplainExpansion(t *testing.T) {
 	refused := volume.Refusal{Step: call.NodeExpand, Size: 16 * mib, Code: "FailedPrecondition", Message: "not now"}
 	failing := &volume.Attempt{Action: volume.Action{Kind: call.ControllerExpand, Size: 16 * mib}, Err: &volume.CallError{Code: "Internal", Retry: volume.RetryBackoff}, Tries: 3}
@@ -262,8 +264,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestApplyExpandLies checks that a plugin may answer with any number. No answer may make a volume
-// smaller, or lead to a record that an adoption would refuse.
+// TestApplyExpandLies checks that Apply accepts any size that a plugin reports. No answer may make
+// a volume smaller, or produce a record that the agent would refuse to adopt.
 func TestApplyExpandLies(t *testing.T) {
 	for got, want := range map[int64]int64{-5: 16, 0: 16, 1: 12, 14: 14, 16: 16, 1 << 62: 1 << 62} {
 		r := registered()

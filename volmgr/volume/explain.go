@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// State is the state of a volume in one word. Screens show it before all details.
+// State is the state of a volume in one word, as command output shows it first.
 type State string
 
 // These are the states of a volume.
@@ -22,8 +22,8 @@ const (
 	StateStuck     State = "stuck"
 )
 
-// stuckAfter is the number of failures in a row after which a volume counts as stuck. Fewer
-// failures need no attention from a person.
+// stuckAfter is the number of consecutive failures after which a volume counts as stuck. A smaller
+// number of failures needs no attention from a person.
 const stuckAfter = 3
 
 // Explanation describes the state of a volume for people.
@@ -35,8 +35,8 @@ type Explanation struct {
 	Else    remedy.Remedy // the remedy to use if Fix does not help
 }
 
-// Explain returns the explanation of a volume's state. It uses the record, the current observation
-// and the last attempt. It is pure and total, like Next.
+// Explain explains a volume's state, based on the record, the current observation and the last
+// attempt. Like Next, Explain has no side effects and accepts any arguments.
 func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e := Explanation{}
 	e.State, e.Summary = standing(r, o)
@@ -83,7 +83,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Fix, e.Else = o.Plugin.Remedy(r.Volume.PluginID), wayOut(r, "")
 	case a.Cause == CauseHalted:
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
-	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // no mount is known to hang; the check has not finished
+	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // the check of a mount has not finished, but the mount may be healthy
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
 		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
 	case a.Cause == CauseWatch || a.Cause == CauseLeftover || a.Cause == CauseExpand || a.Cause == CauseOwner:
@@ -107,8 +107,8 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	return e
 }
 
-// provisioning explains a volume that is being created or deleted. The create or delete may also
-// have been interrupted. No side of such a volume is on this host.
+// provisioning explains a volume whose create or delete is running or was interrupted. Such a
+// volume has no side on this host.
 func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	state, again := StateMounting, r.Volume.createAgain()
 	if r.Volume.Provision == Deleting {
@@ -130,8 +130,8 @@ func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	}
 }
 
-// standing returns the state that follows from the record and the observed mounts alone. It ignores
-// the plugin and the last attempt.
+// standing returns the state of a volume and a summary, based only on the record and the observed
+// mounts. It ignores the plugin and the last attempt.
 func standing(r Record, o Observed) (State, string) {
 	claims := r.Ordered()
 	wanted := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.Wanted })
@@ -172,15 +172,15 @@ func standing(r Record, o Observed) (State, string) {
 	return StateMounted, summary
 }
 
-// unchecked reports whether the agent could not check one of the mounts in time.
+// unchecked reports whether the agent could not check one of the mounts within the time limit.
 func unchecked(wanted []Claim, r Record, o Observed) bool {
 	return r.Node.Mount != nil && o.Staging.Unchecked || slices.ContainsFunc(wanted, func(c Claim) bool {
 		return o.Targets[c.Alloc].Unchecked || c.At != "" && o.Binds[c.Alloc].Unchecked
 	})
 }
 
-// amiss describes the first mount of a mounted claim that differs from its record. It returns "" if
-// there is none.
+// amiss describes the first observed mount that differs from the record. It returns "" if all
+// mounts agree with the record.
 func amiss(wanted []Claim, r Record, o Observed) string {
 	if s := o.Staging; r.Node.Mount != nil && !s.Unchecked && !s.Is(r.Node.Mount) {
 		return fmt.Sprintf("the staged mount at %s is %s", r.Node.StagingPath, s.describe())
@@ -213,7 +213,7 @@ func (s Sight) describe() string {
 	}
 }
 
-// fix returns the remedy for a failed step, and a second remedy to use if the first does not help.
+// fix returns a remedy for a failed step, and a second remedy in case the first does not help.
 func fix(r Record, o Observed, a Action) (first, second remedy.Remedy) {
 	force := remedy.Of(remedy.ForceDeregister, r.Volume.ID)
 	switch {
@@ -232,10 +232,9 @@ func fix(r Record, o Observed, a Action) (first, second remedy.Remedy) {
 	return force, remedy.Remedy{}
 }
 
-// wayOut returns the remedy that detaches a claim without its plugin, with a lazy unmount if
-// necessary. It chooses the claim of alloc or, if alloc is empty, the first claim that is being
-// detached. It returns an empty remedy if no such claim exists, or if a user already requested a
-// lazy unmount.
+// wayOut returns the remedy that detaches a claim without its plugin, and permits a lazy unmount.
+// If alloc is empty, wayOut chooses the first claim that is being detached. The remedy is empty if
+// no such claim exists, or if a user has already requested a lazy unmount of the claim.
 func wayOut(r Record, alloc string) remedy.Remedy {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Without != ByLazy && (alloc == "" || c.Alloc == alloc) {
@@ -245,8 +244,8 @@ func wayOut(r Record, alloc string) remedy.Remedy {
 	return remedy.Remedy{}
 }
 
-// Droppable returns nil if a forced deregister may drop the claims. Every claim must be detaching.
-// A claim without an owner is detaching once a user has requested its detach.
+// Droppable returns nil if a forced deregister may drop the claims of the volume. For that, every
+// claim must be detaching. If a claim has no owner, a user must first request its detach.
 func Droppable(r Record) error {
 	for _, c := range r.Ordered() {
 		if c.Wanted {
@@ -263,8 +262,8 @@ func Droppable(r Record) error {
 	return nil
 }
 
-// InBrief returns the same state as Explain, but without a check of the host. It assumes that every
-// recorded mount is present, and it considers the last attempt. Listings of many volumes use it.
+// InBrief returns the same state as Explain, but without a check of the host: it assumes that every
+// recorded mount is present. The agent uses it to list many volumes.
 func InBrief(r Record, at *Attempt) State {
 	switch {
 	case r.Volume.Provision != Provisioned:
@@ -286,12 +285,12 @@ func InBrief(r Record, at *Attempt) State {
 	}
 }
 
-// stuck reports whether a person must act before a wait with this cause can end.
+// stuck reports whether a person must act before a Wait with this cause can end.
 func (c Cause) stuck() bool {
 	return c == CauseForeign || c == CauseHung || c == CauseInvalid || c == CauseHalted
 }
 
-// asRecorded returns the observation of a host on which every recorded mount is present.
+// asRecorded returns an observation in which every recorded mount is present.
 func asRecorded(r Record) Observed {
 	o := Observed{Targets: make(map[string]Sight, len(r.Claims)), Binds: map[string]Sight{}}
 	if r.Node.Mount != nil {
@@ -310,7 +309,7 @@ func asRecorded(r Record) Observed {
 	return o
 }
 
-// expansion returns the explanation with a text about the progress of the volume's expansion.
+// expansion adds a text about the progress of the volume's expansion to the explanation.
 func (e Explanation) expansion(r Record) Explanation {
 	x := r.Volume.Expansion
 	mounted := e.State == StateMounted || e.State == StateDegraded
@@ -335,8 +334,8 @@ func (e Explanation) expansion(r Record) Explanation {
 	return e
 }
 
-// withPendingCalls returns the explanation with the state of pending calls. These calls belong to
-// the volume itself or to a forced deregister of the same storage.
+// withPendingCalls adds the state of pending calls to the explanation. The calls belong to the
+// volume itself, or to a forced deregister of the same storage.
 func (e Explanation) withPendingCalls(r Record, o Observed, at *Attempt) Explanation {
 	switch {
 	case o.Leftover != "" && o.Pending != nil:
@@ -351,7 +350,7 @@ func (e Explanation) withPendingCalls(r Record, o Observed, at *Attempt) Explana
 	}
 
 	note := calls.How
-	if o.Leftover != "" { // the explanation already contains the error of the last try
+	if o.Leftover != "" { // the explanation already contains the last error of the calls
 		note = fmt.Sprintf("to end the pending calls: %s; %s", suggest.Words(calls.GiveUp), givingUp)
 	}
 

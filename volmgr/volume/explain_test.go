@@ -121,7 +121,7 @@ func TestExplain(t *testing.T) {
 			"stuck: stuck: unmounting", "", "volctl volume deregister data --force"},
 		{"free, and calls are owed", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: down}
-			r.Node.PendingCalls = owed()
+			r.Node.PendingCalls = pendingAfterDetach()
 			r.Node.Unseen = []volume.Unseen{{Path: "/t/a", Users: []string{"process 7 (cat)"}}}
 		}, nil, "free: free, pending calls (NodeUnpublishVolume, NodeUnstageVolume), plugin unavailable",
 			"/t/a was unmounted lazily: processes with open files there can still use it (process 7 (cat))", "volctl plugin status p"},
@@ -134,7 +134,7 @@ func TestExplain(t *testing.T) {
 		}, nil, "detaching: detaching: old is undone first", "", ""},
 		{"an owed call fails", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
-			r.Node.PendingCalls = owed()
+			r.Node.PendingCalls = pendingAfterDetach()
 		}, &volume.Attempt{Action: volume.Action{Kind: call.NodeUnstage, Pending: true}, Tries: 3, Err: &volume.CallError{Retry: volume.RetryBackoff}},
 			"stuck: stuck: NodeUnstageVolume", "", "volctl plugin logs p"},
 	} {

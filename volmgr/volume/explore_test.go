@@ -16,8 +16,8 @@ var deep = flag.Bool("explore.deep", false, "let TestExplore take minutes and vi
 
 // TestExplore visits every state that is possible within the budgets below. It combines two claims
 // with every known kind of plugin failure, crashes of the agent, and changes of intent. In each
-// state, it compares the record with the real mounts and checks the rules of a volume's life. It
-// also checks that the volume reaches the wanted state without further faults.
+// state, it compares the record with the real mounts and checks the rules in rules_test.go. It also
+// checks that the volume reaches the wanted state if no further faults occur.
 func TestExplore(t *testing.T) {
 	variants := []variant{
 		{name: "stage", stage: true},
@@ -64,7 +64,7 @@ func TestExplore(t *testing.T) {
 			{faults: 0, crashes: 3, intents: 4},
 		}
 	}
-	narrow := []budget{ // for variants with more kinds of intents
+	narrow := []budget{ // smaller budgets, for variants with more kinds of requests
 		{faults: 1, crashes: 0, intents: 3},
 		{faults: 1, crashes: 1, intents: 2},
 		{faults: 0, crashes: 1, intents: 3},
@@ -73,7 +73,7 @@ func TestExplore(t *testing.T) {
 	if testing.Short() {
 		narrow = []budget{{faults: 1, crashes: 0, intents: 2}, {faults: 0, crashes: 1, intents: 2}}
 	}
-	twice := []budget{ // for variants with two records, where one intent creates the second
+	twice := []budget{ // budgets for variants in which a request creates a second record of the storage
 		{faults: 0, crashes: 1, intents: 5},
 		{faults: 1, crashes: 1, intents: 3},
 		{faults: 1, crashes: 0, intents: 4},
@@ -107,13 +107,13 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// explorer runs one breadth-first search. The first failure that it finds therefore has one of the
-// shortest stories.
+// explorer runs one breadth-first search. The first failure that it finds therefore has a shortest
+// possible list of events before it.
 type explorer struct {
 	v     variant
 	seen  map[key]int32
 	nodes []node
-	calm  map[key]bool // states without further faults that lead to the wanted state
+	calm  map[key]bool // states that reach the wanted state if no further faults occur
 	steps int
 
 	queue []todo
@@ -129,7 +129,8 @@ type todo struct {
 	at int32
 }
 
-// label is one line of a story. A story is the list of events that lead to a state.
+// label describes one event in the story of a state. The story is the list of all events that lead
+// to the state.
 type label struct {
 	what    string
 	action  call.Method
@@ -175,7 +176,7 @@ func (x *explorer) story(at todo) string {
 		at.s.debt.mem.Node, at.s.debt.mem.Claims, at.s.debt.disk.Node, at.s.debt.disk.Claims, at.s.w, at.s.parked.keys())
 }
 
-// add queues a state, unless the queue has already received it.
+// add puts a state into the queue, unless the state was already in the queue before.
 func (x *explorer) add(s state, from int32, l label) {
 	x.steps++
 	s = s.straight()
@@ -189,8 +190,8 @@ func (x *explorer) add(s state, from int32, l label) {
 	x.queue = append(x.queue, todo{s, at})
 }
 
-// expand checks a state and adds every state that can follow it. It returns the violated rule, or
-// "".
+// expand checks a state and adds every state that can follow it. It returns the rule that the state
+// violates, or "".
 func (x *explorer) expand(s state, at int32) string {
 	if bad := forgotten(x.v, s); bad != "" {
 		return bad
@@ -208,9 +209,9 @@ func (x *explorer) expand(s state, at int32) string {
 	return x.turns(s.swap(), at)
 }
 
-// turns adds the states that follow an action of the agent on one record. It varies three things:
-// which parts of the plugin are ready, whether the deadline of the last uncertain call has passed,
-// and which mount hangs.
+// turns adds the states that can follow the agent's next step on one record. It varies three
+// conditions: which parts of the plugin are ready, whether late effects are still possible, and
+// which mount hangs.
 func (x *explorer) turns(s state, at int32) string {
 	var done []volume.Action
 	look := func(up serving, o over, hung int) string {
@@ -219,7 +220,7 @@ func (x *explorer) turns(s state, at int32) string {
 		}
 		seen := s.observe(x.v, up, o, hung)
 		a := volume.Next(s.mem, seen)
-		quiet := seen.WatchOver && seen.AttachmentOver && hung < 0 // one check for each state is enough
+		quiet := seen.WatchOver && seen.AttachmentOver && hung < 0 // checking one of the variations of each state is enough
 		if quiet && up == bothUp {
 			if bad := misled(s.mem, seen); bad != "" {
 				return bad
@@ -243,10 +244,11 @@ func (x *explorer) turns(s state, at int32) string {
 				return bad
 			}
 		}
-		// In this case, the node part and the controllers are separate, and one of them is down.
+		// In these variations, the node part and the controllers are separate, and one of them is
+		// down.
 		for i := range 2 {
 			if !x.v.attach {
-				break // no call needs a controller
+				break // the plugin has no controller calls
 			}
 			if bad := look(nodeUp+serving(i), o, -1); bad != "" {
 				return bad
@@ -256,8 +258,8 @@ func (x *explorer) turns(s state, at int32) string {
 	return ""
 }
 
-// idles describes a call that the agent could send although Next chose a Wait for the other part of
-// the plugin. It returns "" if there is none.
+// idles checks a Wait for one part of the plugin. It describes a call to the other part that the
+// agent could send instead, or returns "" if there is no such call.
 func (x *explorer) idles(s state, up serving, o over, hung int, wait volume.Action) string {
 	a := volume.Next(s.mem, s.observe(x.v, bothUp, o, hung))
 	if a.RPC() && up.answers(a.Kind) {
@@ -306,7 +308,7 @@ func (x *explorer) surroundings(s state, at int32) {
 		next.w.unseen = false
 		x.add(next, at, label{what: "the last user goes"})
 	}
-	// The commit of another volume also saves the checkpoints of this volume.
+	// A commit of another volume also saves the checkpoints of this volume.
 	if s.left.crashes > 0 {
 		next := s
 		next.disk, next.debt.disk = s.mem, s.debt.mem
@@ -344,7 +346,7 @@ func (x *explorer) disasters(s state, at int32) {
 	if x.v.raw && s.w.staged {
 		next := s
 		next.w.lose()
-		next.lied = true // the plugin's record still says that the volume is staged
+		next.lied = true // the plugin still claims that the volume is staged
 		x.add(next, at, label{what: "the device is detached"})
 	}
 }
@@ -353,7 +355,7 @@ func (x *explorer) disasters(s state, at int32) {
 func (x *explorer) act(s state, at int32, a volume.Action) string {
 	switch {
 	case a.Kind == volume.Settled && s.blocked():
-		return "" // the mounts belong to the deregistered record
+		return "" // the mounts belong to the other, deregistered record
 	case a.Kind == volume.Settled && s.swapped:
 		x.add(s.paid(), at, label{what: "the debt is paid"})
 		return unsettled(x.v, s)
@@ -390,8 +392,8 @@ func (x *explorer) act(s state, at int32, a volume.Action) string {
 	return ""
 }
 
-// dies adds the states that follow a crash of the agent during a step. A user may have made a claim
-// before the crash.
+// dies adds the states that can follow a crash of the agent during a step. In some of them, a user
+// requests a claim before the crash.
 func (x *explorer) dies(s state, at int32, a volume.Action, h how) {
 	for _, in := range append([]intent{{}}, x.v.intents()...) {
 		next, changed := s, in.what == ""
@@ -408,7 +410,7 @@ func (x *explorer) dies(s state, at int32, a volume.Action, h how) {
 	}
 }
 
-// mayNot returns the rule that a step would break, or "".
+// mayNot returns the rule that a step would violate, or "".
 func (x *explorer) mayNot(s state, a volume.Action) string {
 	bad := s.w.broken(x.v, s.mem, a)
 	switch {
@@ -438,8 +440,8 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 	return bad
 }
 
-// outcome adds the state after a step during which a user changed the intent. It returns the
-// mistake in the resulting record, or "".
+// outcome adds the state after a step during which a user may have changed the intent. It returns a
+// description of an error in the resulting record, or "".
 func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent) string {
 	next := s
 	if in.what != "" {
@@ -472,7 +474,7 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 		next.refused = next.refused && out.Err != nil
 	}
 	if !next.mem.Same(s.mem) {
-		next = next.swap() // a user deregistered the volume during the call, so the outcome belongs to that record
+		next = next.swap() // a user deregistered the volume during the call, so the outcome belongs to the other record
 	}
 	claims := next.mem.Claims
 	next = next.save(a, out)

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// settledClaim returns a claim for which every side is made.
+// settledClaim returns a mounted claim that has all its sides.
 func settledClaim(alloc string, seq uint64) volume.Claim {
 	return volume.Claim{
 		Alloc: alloc, Seq: seq, Wanted: true, State: volume.Mounted,
@@ -17,8 +17,8 @@ func settledClaim(alloc string, seq uint64) volume.Claim {
 	}
 }
 
-// crowd adds three settled claims with their mounts in place. One is older than all other claims,
-// and two are newer.
+// crowd adds three settled claims whose mounts are in place. One of them is older than all other
+// claims of the record, and two are newer.
 func crowd(r volume.Record, o volume.Observed) (volume.Record, volume.Observed) {
 	r.Claims, o.Targets = maps.Clone(r.Claims), maps.Clone(o.Targets)
 	if r.Claims == nil {
@@ -35,13 +35,13 @@ func crowd(r volume.Record, o volume.Observed) (volume.Record, volume.Observed) 
 	return r, o
 }
 
-// misled describes a step for which Next decides differently if it gets only the focus of the
-// record. It returns "" if both decisions agree.
+// misled checks that Next chooses the same step for a record and for the result of FocusRecord. It
+// describes the difference, or returns "" if both steps are the same.
 func misled(r volume.Record, o volume.Observed) string {
 	r, o = crowd(r, o)
 	focus, narrow := volume.FocusRecord(r, nil)
 	if !narrow || !volume.FocusIsValid(focus, o, nil) || len(volume.MisplacedClaims(r, o)) > 0 {
-		return "" // either Focus returned the whole record, or an earlier check has named the misplaced claims
+		return "" // FocusRecord does not promise the same step in these cases
 	}
 	if len(focus.Claims) >= len(r.Claims) {
 		return "the focus holds all settled claims"
@@ -53,7 +53,7 @@ func misled(r volume.Record, o volume.Observed) string {
 	return ""
 }
 
-// TestFocus checks in which states a part of the record represents the whole record.
+// TestFocus checks which claims FocusRecord keeps, and when it returns the whole record.
 func TestFocus(t *testing.T) {
 	base := mounted(t)
 	r, o := crowd(base, volume.Observed{

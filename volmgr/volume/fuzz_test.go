@@ -12,14 +12,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// onDisk combines a stored record with its claims and an observation of them.
+// onDisk is the input of FuzzRecord: a stored record with its claims, and an observation.
 type onDisk struct {
 	record   volume.Record
 	claims   [2]volume.Claim
 	observed volume.Observed
 }
 
-// storedSeeds returns records from several moments in the life of a volume.
+// storedSeeds returns records of volumes at several moments of their life.
 func storedSeeds() []onDisk {
 	mode := call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}
 	mount := &volume.MountIdentity{Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7}
@@ -55,9 +55,9 @@ func storedSeeds() []onDisk {
 	return append(all, odd, onDisk{})
 }
 
-// FuzzRecord runs decisions and descriptions on any record that a state database, a backup or a
-// note may contain. An unknown state must stay unchanged. A step must use only paths from the
-// record, and must not change its input.
+// FuzzRecord passes any record that a state database, a backup or a note may contain to the
+// functions that decide and describe. An unknown state must remain unchanged. A step must use only
+// paths of the record, and no function may change its input.
 func FuzzRecord(f *testing.F) {
 	for _, s := range storedSeeds() {
 		var raw [4][]byte
@@ -108,7 +108,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// live runs some steps in the life of a volume. Every second step fails.
+// live runs several steps of a volume. Every second step fails.
 func live(t *testing.T, r volume.Record, o volume.Observed) {
 	t.Helper()
 	for step := range 6 {
@@ -161,8 +161,8 @@ func onRecord(r volume.Record, path string) bool {
 	return slices.Contains(paths, path)
 }
 
-// FuzzDebtKey checks that the key of a forced deregister names exactly one storage volume and is
-// never a valid volume id.
+// FuzzDebtKey checks the keys of records that a forced deregister keeps. Each key must name exactly
+// one storage volume, and must never be a valid volume id.
 func FuzzDebtKey(f *testing.F) {
 	for _, name := range []string{"", "d", "a/b", "\xff", "debt/", "é"} {
 		f.Add(name, "vol-1", name)
@@ -174,7 +174,7 @@ func FuzzDebtKey(f *testing.F) {
 			t.Errorf("the id %q is taken for a debt", id)
 		}
 		if strings.Contains(driver, "\x00") {
-			return // this is not a valid driver name
+			return // a driver cannot have such a name
 		}
 		d, e, ok := volume.ParseLeftoverKey(volume.LeftoverKey(driver, external))
 		if !ok || d != driver || e != external {

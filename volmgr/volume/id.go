@@ -14,8 +14,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// These are the longest path components, in bytes. With the default roots, every path then fits the
-// 128 bytes that a CSI plugin must accept. Every socket path fits the 107 bytes of sockaddr_un.
+// These constants are the maximum lengths of path components, in bytes. With the default roots,
+// every path then has at most the 128 bytes that a CSI plugin must accept. Every socket path has at
+// most the 107 bytes of sockaddr_un.
 const (
 	maxPluginComponent = 24
 	maxAllocComponent  = 36
@@ -24,15 +25,15 @@ const (
 	maxID              = 128
 )
 
-// PrivateDir is the directory for the private targets of an alloc. Only root can enter it. No path
-// component of a volume begins with a dot, so no volume has this name.
+// PrivateDir is the name of the directory that contains the private targets of an alloc. Only root
+// can enter it. The path component of a volume never begins with a dot, so no volume has this name.
 const PrivateDir = ".p"
 
 var pluginID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
 
-// CheckID returns an error unless id is valid for a volume or an alloc. A valid id is 1 to 128 bytes
-// of printable UTF-8 without "/", and is neither "." nor "..". The first parameter is the name of the
-// id in the error message, such as "volume id".
+// CheckID returns an error unless id is valid for a volume or an alloc. A valid id is 1 to 128
+// bytes of printable UTF-8 without "/", and is neither "." nor "..". The first parameter is the
+// name of the id in the error message, such as "volume id".
 func CheckID(what, id string) error {
 	switch {
 	case id == "":
@@ -56,9 +57,9 @@ func CheckID(what, id string) error {
 	return nil
 }
 
-// CheckNewID returns an error unless id is valid for a new volume or alloc. In addition to CheckID,
-// it refuses an id that begins with "-", because commands would read it as an option. An id that an
-// earlier release stored stays valid.
+// CheckNewID returns an error unless id is valid for a new volume or alloc. In addition to the
+// checks of CheckID, it refuses an id that begins with "-", because commands would read such an id
+// as an option. An id that an earlier release stored remains valid.
 func CheckNewID(what, id string) error {
 	if err := CheckID(what, id); err != nil {
 		return err
@@ -80,7 +81,7 @@ func CheckPluginID(id string) error {
 }
 
 // PluginComponent returns the path component for a plugin id. Only this function and the three
-// functions below turn an id into a part of a path.
+// functions below convert an id to a path component.
 func PluginComponent(id string) string { return component(id, maxPluginComponent) }
 
 // AllocComponent returns the path component for an alloc's name.
@@ -89,12 +90,12 @@ func AllocComponent(id string) string { return component(id, maxAllocComponent) 
 // VolumeComponent returns the path component for a volume id.
 func VolumeComponent(id string) string { return component(id, maxVolumeComponent) }
 
-// PrivateComponent returns the path component for a volume id below PrivateDir. It is shorter than
-// VolumeComponent, so that a private target is not longer than other targets.
+// PrivateComponent returns the path component for a volume id below PrivateDir. Its result is
+// shorter than that of VolumeComponent, so that a private target is not longer than other targets.
 func PrivateComponent(id string) string { return component(id, maxPrivateVolume) }
 
-// TargetDirs returns the directories that the agent makes for a target, innermost first: PrivateDir
-// if the target is private, then the alloc's directory.
+// TargetDirs returns the directories that the agent makes for a target, with the innermost
+// directory first. These are PrivateDir, if the target is private, and the directory of the alloc.
 func TargetDirs(target string) []string {
 	dir := filepath.Dir(target)
 	if filepath.Base(dir) == PrivateDir {
@@ -103,10 +104,10 @@ func TargetDirs(target string) []string {
 	return []string{dir}
 }
 
-// component returns id as a path component of at most limit bytes. It keeps [A-Za-z0-9._-], and
-// escapes a leading dot and every other byte, including "~", as "~XX". If the result is too long,
-// it keeps a prefix and appends "~" and 12 hex digits of the id's SHA-256. Two different ids
-// therefore never share a component.
+// component returns id as a path component of at most limit bytes. It keeps the characters
+// [A-Za-z0-9._-]. It escapes a leading dot and every other byte, including "~", as "~XX". If the
+// result is too long, component keeps a prefix and appends "~" and 12 hex digits of the id's
+// SHA-256. Two different ids therefore never have the same component.
 func component(id string, limit int) string {
 	var b strings.Builder
 	for i := range len(id) {
@@ -131,8 +132,8 @@ func keep(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }
 
-// These are the limits of CSI, in bytes (see "Size Limits" and "GetPluginInfo" in the
-// specification). A driver may refuse a longer value, cut it or crash.
+// These constants are limits of CSI, in bytes (see "Size Limits" and "GetPluginInfo" in the
+// specification). A driver may refuse a longer value, truncate it, or crash.
 const (
 	MaxMap    = 4 << 10 // all keys and values of a map together
 	MaxNodeID = 256     // a node id
@@ -144,8 +145,8 @@ const (
 // ids, so the agent accepts them too.
 const MaxHandle = 1024
 
-// driverName matches the names that CSI allows for drivers. They begin and end with a letter or a
-// digit, and may contain dashes and dots.
+// driverName matches the names that CSI allows for drivers. Such a name begins and ends with a
+// letter or a digit, and may contain dashes and dots.
 var driverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
 
 // CheckDriver returns an error unless name is valid for a CSI driver. A valid name has 1 to 63
@@ -157,7 +158,8 @@ func CheckDriver(name string) error {
 	return nil
 }
 
-// TooLong describes how a text exceeds a limit of CSI. It returns "" if the text is short enough.
+// TooLong describes by how much a text exceeds a limit of CSI. It returns "" if the text is short
+// enough.
 func TooLong(what, text string, most int) string {
 	if len(text) <= most {
 		return ""
@@ -165,7 +167,8 @@ func TooLong(what, text string, most int) string {
 	return fmt.Sprintf("its %s has %d bytes; at most %d are allowed", what, len(text), most)
 }
 
-// TooLarge describes how a map exceeds the limit of CSI. It returns "" if the map is small enough.
+// TooLarge describes by how much a map exceeds the limit of CSI. It returns "" if the map is small
+// enough.
 func TooLarge(what string, m map[string]string) string {
 	n := 0
 	for k, v := range m {
@@ -178,7 +181,7 @@ func TooLarge(what string, m map[string]string) string {
 	return fmt.Sprintf("its %s has %d bytes; CSI allows %d", what, n, MaxMap)
 }
 
-// CheckCapability returns an error if a capability has an unknown mode.
+// CheckCapability returns an error if a capability contains an unknown mode.
 func CheckCapability(c call.Capability) error {
 	if !slices.Contains(call.AccessModes, c.Access) {
 		return Errorf(ErrInvalid, "unknown access mode %q", c.Access).WithHint("one of %v", call.AccessModes)

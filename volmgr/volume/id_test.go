@@ -56,15 +56,15 @@ func TestLongComponents(t *testing.T) {
 		if other := c.of(fits + "y"); other == long {
 			t.Errorf("%s: two long ids share the component %q", name, long)
 		}
-		// Escaping can also make a component too long.
+		// Escaping can make a component too long, even if the id is short enough.
 		if got := c.of(strings.Repeat("é", c.limit/2)); len(got) != c.limit {
 			t.Errorf("%s: an id of many escapes became %q with %d bytes, want %d", name, got, len(got), c.limit)
 		}
 	}
 }
 
-// TestDefaultPathsFit checks the length of the longest path below the default data dir. CSI requires
-// every plugin to accept a path of that length.
+// TestDefaultPathsFit checks that the longest path below the default data dir has a length that CSI
+// requires every plugin to accept.
 func TestDefaultPathsFit(t *testing.T) {
 	id := strings.Repeat("x", 200)
 	path := filepath.Join("/var/lib/volagent/csi", volume.PluginComponent(id), "per-alloc", volume.AllocComponent(id), volume.VolumeComponent(id))
@@ -79,8 +79,8 @@ func TestDefaultPathsFit(t *testing.T) {
 	}
 }
 
-// FuzzComponent checks that the component of any id is one safe path element, and that two ids have
-// different components.
+// FuzzComponent checks that the component of any id is one safe path element, and that different
+// ids have different components.
 func FuzzComponent(f *testing.F) {
 	long := strings.Repeat("a", 40)
 	for _, pair := range [][2]string{
@@ -161,7 +161,7 @@ func checkInvalid(t *testing.T, what string, err error, words string) {
 	}
 }
 
-// TestCheckNewID checks that a new id cannot look like an option of a command.
+// TestCheckNewID checks that CheckNewID refuses an id that looks like an option of a command.
 func TestCheckNewID(t *testing.T) {
 	for id, bad := range map[string]string{
 		"data": "", "a-b": "", "-x": `begins with "-"`, "-": `begins with "-"`, "--help": `begins with "-"`, "a/b": "contains a slash",

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestKeeper checks the keeper at each stage of a claim that its mount owns.
+// TestKeeper checks the keeper of a claim whose owner is its mount, at each stage of the claim.
 func TestKeeper(t *testing.T) {
 	asker := volume.Owner{Kind: volume.OwnerMount, PID: 812, StartTime: 4711, Boot: "b"}
 	pending := volume.Claim{Alloc: "a", Wanted: true, State: volume.Pending, Terms: volume.Terms{Owner: asker, At: "/srv/a b"}}
@@ -21,7 +21,7 @@ func TestKeeper(t *testing.T) {
 	taken, anew, late := bound, bound, bound
 	taken.State = volume.Mounted
 	anew.State, anew.Bound, anew.BoundMount = volume.Mounted, volume.Unknown, nil
-	late.Bound, late.BoundMount = volume.Failed, nil // the bind failed while the agent mounted the claim
+	late.Bound, late.BoundMount = volume.Failed, nil // a later bind failed before the claim was mounted
 	for _, tt := range []struct {
 		name             string
 		c                volume.Claim
@@ -52,8 +52,9 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// TestMountAgain checks that any process may repeat a request for an existing mount and gets the
-// same claim. A pending claim belongs to the process that asked first.
+// TestMountAgain checks that any process may repeat a request for an existing mount, and gets the
+// same claim. While the claim is pending, only the process that made the first request may repeat
+// it.
 func TestMountAgain(t *testing.T) {
 	ask := func(pid int, flags string) volume.Request {
 		return with(writer("a"), func(q *volume.Request) {
@@ -107,8 +108,7 @@ func TestAtFlags(t *testing.T) {
 	}
 }
 
-// TestGuards checks that the record of a claim contains the intent to guard a directory exactly
-// once.
+// TestGuards checks that a record contains the intent to guard a directory exactly once.
 func TestGuards(t *testing.T) {
 	r := offering(call.SingleNodeMultiWriter)
 	for i, q := range []volume.Request{

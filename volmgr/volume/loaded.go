@@ -10,38 +10,39 @@ type Stop int
 
 // These are the ways in which an agent can end.
 const (
-	// Crashed means that the agent died during its work. Crashed is the zero value, and also stands
-	// for an unknown end.
+	// Crashed means that the agent died during its work. Crashed is the zero value, and is also
+	// used if the end of the agent is unknown.
 	Crashed Stop = iota
-	// Rebooted means that the host was restarted and the agent may have died before. The reboot
-	// ended all calls and all mounts.
+	// Rebooted means that the host was restarted, and that the agent may have died before. The
+	// reboot ended all calls and all mounts.
 	Rebooted
-	// Stopped means that the agent ended cleanly and recorded the result of each step.
+	// Stopped means that the agent ended cleanly after it had recorded the result of each step.
 	Stopped
-	// Shut means that the agent ended cleanly and the host was restarted after that.
+	// Shut means that the agent ended cleanly, and that the host was restarted afterwards.
 	Shut
 )
 
-// Boot reports whether the host was restarted after the previous agent ended.
+// Boot reports whether the host was restarted after the end of the previous agent.
 func (s Stop) Boot() bool { return s == Rebooted || s == Shut }
 
-// Loaded returns the record as the agent must use it after a start. It also reports whether that
-// record differs from the stored one. After an unclean stop, every side that is not recorded as
-// settled becomes unknown, because the last checkpoints may not have reached the disk.
+// Loaded returns the record in the form in which the agent must use it after a start. It also
+// reports whether this record differs from the stored one. After an unclean stop, every side that
+// is not recorded as settled becomes unknown, because the last checkpoints may not have reached the
+// disk.
 //
-// After a crash, a plugin may still be working on the last call. If that call mounts, the agent
-// watches for the mount. If that call unmounts, the agent waits before it mounts anything at the
-// same path. The storage system may continue a ControllerPublishVolume or ControllerUnpublishVolume
-// even after a reboot.
+// After a crash, a plugin may still be working on the last call. If this call makes a mount, the
+// agent watches for the mount. If this call unmounts, the agent waits before it mounts anything at
+// the same path. The storage system may continue a ControllerPublishVolume or
+// ControllerUnpublishVolume even after a reboot.
 //
-// blocked is set if a forced deregister of the same storage left pending calls. Next makes those
-// calls before any other, so no call was made for the new record.
+// The parameter blocked is set if a forced deregister of the same storage has pending calls. Next
+// makes the pending calls first, so no call was made for the new record yet.
 func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 	was := r
 	switch {
 	case after == Stopped:
 		return r, false
-	case r.Volume.Expansion.offline(): // the agent has made no side since the user requested the expansion
+	case r.Volume.Expansion.offline(): // the agent makes no side until the expansion has ended
 	case blocked && neverMounted(r):
 	case after == Crashed:
 		r = doubtful(guarded(guardedAttachment(r)))
@@ -59,11 +60,11 @@ func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 		!slices.Equal(n.Watches, was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
 }
 
-// onHost reports whether a watch expects a late mount or unmount on this host. The agent drops
-// these watches after a reboot.
+// onHost reports whether a watch expects a late mount or unmount on this host. After a reboot, the
+// agent drops these watches.
 func onHost(w Watch) bool { return !w.Attachment }
 
-// neverMounted reports whether no side of the record was ever made.
+// neverMounted reports whether the record shows no side that was ever made.
 func neverMounted(r Record) bool {
 	p := planner{claims: r.Ordered()}
 	return r.Node.Attached == Absent && r.Node.Staged == Absent && len(r.Node.PendingCalls) == 0 && !p.anyPublished()
@@ -71,8 +72,9 @@ func neverMounted(r Record) bool {
 
 // guardedAttachment adds watches for a ControllerPublishVolume or ControllerUnpublishVolume that
 // may have been in progress when the agent died. The agent calls ControllerUnpublishVolume only
-// after one of these states is on disk: a claim that has left the node, a volume without claims, or
-// a failed connected side. It calls ControllerPublishVolume for a claim that is still on the node.
+// after one of these states is on disk: a claim has left the node, the volume has no claims, or the
+// connected side has failed. It calls ControllerPublishVolume only if a claim has not left the
+// node.
 func guardedAttachment(r Record) Record {
 	n, active, detaching := r.Node, false, len(r.Claims) == 0
 	for _, c := range r.Claims {
@@ -80,9 +82,9 @@ func guardedAttachment(r Record) Record {
 		active, detaching = active || !left, detaching || left
 	}
 
-	// The state is unknown for one of two reasons: a new claim found the volume still connected
-	// after the end of all other claims, or an earlier agent died. In the second case, that agent
-	// has sent only a ControllerPublishVolume.
+	// There are two possible reasons for the state Unknown. A new claim may have found the volume
+	// still connected after the end of all other claims. Or an earlier agent died, after it had
+	// sent only a ControllerPublishVolume.
 	found := n.Attached == Unknown && !slices.Contains(n.Watches, lateAttach)
 	if n.Attached != Absent && (detaching || found || n.Attached == Failed) {
 		r = r.watching(lateDetach)
@@ -94,8 +96,8 @@ func guardedAttachment(r Record) Record {
 	return r
 }
 
-// doubtful returns the record with every unsettled side unknown, and with watches for the mounts
-// that a call in progress may still make.
+// doubtful returns a record in which every unsettled side is unknown. It adds watches for the
+// mounts that a call in progress may still make.
 func doubtful(r Record) Record {
 	n := &r.Node
 	detaching, active, held := false, false, false
@@ -120,7 +122,7 @@ func doubtful(r Record) Record {
 
 	switch {
 	case n.Staged == Present && n.Mount == nil && !held:
-		n.Staged = Unknown // the agent may have unstaged the volume, and no check can show that
+		n.Staged = Unknown // the agent may have unstaged the volume, which no check can show
 	case n.Uses.Stage && n.Staged != Present && active:
 		n.Staged = uncertain(n.Staged)
 		r = r.watching(Watch{Path: n.StagingPath})
@@ -136,8 +138,8 @@ func doubtful(r Record) Record {
 	return r
 }
 
-// uncertain returns Unknown for an absent side, because the previous agent may have made that side
-// after its last commit. It returns all other states unchanged.
+// uncertain returns Unknown for an absent side, because the previous agent may have made the side
+// after its last commit. All other states do not change.
 func uncertain(s Side) Side {
 	if s == Absent {
 		return Unknown
@@ -146,8 +148,8 @@ func uncertain(s Side) Side {
 }
 
 // stateAfterCrash returns the state of a target that the previous agent may have published. If a
-// watch expects a late mount there, the target counts as failed, so the agent undoes the target
-// first. The late mount may have the options of an earlier claim.
+// watch expects a late mount at the target, the state is Failed, so the agent undoes the target
+// first. The reason is that the late mount may have the options of an earlier claim.
 func stateAfterCrash(r Record, c Claim) Side {
 	if p := (planner{r: r}); c.Published == Absent && p.watched(c.Target) {
 		return Failed
@@ -155,17 +157,18 @@ func stateAfterCrash(r Record, c Claim) Side {
 	return uncertain(c.Published)
 }
 
-// guarded adds watches for calls that may have been undoing a mount when the agent died. Such a
-// call may exist for:
+// guarded adds watches for calls that may have been undoing a mount when the agent died. The agent
+// may have made such a call for:
 //
 //   - a claim that is no longer wanted
-//   - a failed side (the agent marks even a wanted side as failed before it undoes it)
+//   - a failed side (even for a wanted claim, the agent marks a side as failed before it undoes
+//     the side)
 //   - a mount that appeared late
 //   - a pending call
 //
-// A wanted claim that was being mounted or was in use gets no watch, so the agent mounts it again
-// without waiting. The staging of a volume that has a claim in use gets no watch either. The agent
-// does not unstage a volume while a claim uses it.
+// The target of any other wanted claim gets no watch, so the agent mounts it again without waiting.
+// The staging gets no watch while a wanted claim is published, because the agent does not unstage
+// such a volume.
 func guarded(r Record) Record {
 	for _, w := range slices.Clone(r.Node.Watches) {
 		if p := (planner{r: r}); !w.Undo && !w.Attachment && !p.explained(w) {
@@ -188,7 +191,7 @@ func guarded(r Record) Record {
 	if r.Node.Uses.Stage && !held && (leaving || r.Node.Staged == Failed) {
 		r = watchUndo(r, r.Node.StagingPath, "")
 		if r.Node.Staged == Present {
-			r.Node.Staged = Unknown // the unstage may be half done; a repeated stage is safe
+			r.Node.Staged = Unknown // the unstage may be half done, and the agent can safely stage again
 		}
 	}
 
@@ -203,9 +206,9 @@ func watchUndo(r Record, path, alloc string) Record {
 	return r.watching(Watch{Path: path, Alloc: alloc, Undo: true})
 }
 
-// LeftoverOf returns the record that a forced deregister keeps. The plugin must undo every side
-// that the claims still have on this host. Every unsettled side becomes unknown, because a call may
-// be in progress. The agent applies the outcome of that call later.
+// LeftoverOf returns the record that the agent keeps after a forced deregister. The plugin must
+// undo every side that the claims still have on this host. Every unsettled side becomes unknown,
+// because a call may be in progress. If so, the agent applies the outcome of this call later.
 func LeftoverOf(r Record) Record {
 	r = doubtful(r)
 	for _, c := range r.Ordered() {
@@ -219,7 +222,8 @@ func LeftoverOf(r Record) Record {
 }
 
 // NextBoot returns the record of a forced deregister after a reboot. The reboot removed every mount
-// from the host. The volume may still be connected, because the storage system keeps that state.
+// from the host. The volume may still be connected, because the storage system remembers the
+// connection.
 func NextBoot(r Record) Record {
 	r = r.unwatched(onHost)
 	n := r.Node

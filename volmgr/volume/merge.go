@@ -15,9 +15,9 @@ import (
 )
 
 // Merge applies a volume file to the registered volume, and keeps the fields that the agent
-// controls. The file may leave out fields that can never change. If the file changes a field that
-// must not change, Merge returns an error that names the field with its old and new value.
-// Otherwise it returns the changes in words, or none if the file changes nothing.
+// controls. The file may omit fields that can never change. If the file changes such a field, Merge
+// returns an error that names the field with its old and new value. Otherwise, Merge returns the
+// changes as texts. It returns no texts if the file changes nothing.
 func Merge(r Record, spec Volume) (Volume, []string, error) {
 	old := r.Volume
 	spec, err := spec.Keeping(old.Secrets)
@@ -67,15 +67,15 @@ type merger struct {
 	err     error
 }
 
-// fixed refuses a new value of a field that cannot change. skip is set if the file leaves the field
-// empty.
+// fixed refuses a new value of a field that cannot change. The parameter skip is set if the file
+// omits the field.
 func (m *merger) fixed(field string, old, now any, skip bool) {
 	if !skip && !reflect.DeepEqual(old, now) {
 		m.refuse(field, old, now, "this field cannot change")
 	}
 }
 
-// refuse adds a field to the error that lists all refused changes.
+// refuse adds a field to the error about all refused changes.
 func (m *merger) refuse(field string, old, now any, why string) {
 	if m.err == nil {
 		m.err = Errorf(ErrRefused, "cannot change %s of volume %q from %s to %s: %s", field, m.id, show(old), show(now), why)
@@ -85,8 +85,8 @@ func (m *merger) refuse(field string, old, now any, why string) {
 }
 
 // capacity applies new bounds of the capacity. A volume can grow but never shrink. The file may
-// leave out either bound. A smaller capacity_min changes nothing, because the volume already has
-// that size. Users can therefore register the file of a created volume again after an expansion.
+// omit either bound. A smaller capacity_min changes nothing. Users can therefore register the file
+// of a created volume again after an expansion.
 func (m *merger) capacity(old, spec Volume) Volume {
 	now := old
 	if least := spec.CapacityMin; least > old.CapacityMin {
@@ -108,12 +108,13 @@ func (m *merger) capacity(old, spec Volume) Volume {
 	return now
 }
 
-// bytes is a size that messages show in the format of volume files.
+// bytes is a size that messages show in the same format as volume files.
 type bytes int64
 
 func (b bytes) int64() int64 { return int64(b) }
 
-// change returns the new value of a field that may change, and adds a difference to the changes.
+// change returns the new value of a field that may change. If the value differs from the old one,
+// change adds the difference to the texts about the changes.
 func change[T any](m *merger, field string, old, now T) T {
 	if reflect.DeepEqual(old, now) || size(old) == 0 && size(now) == 0 {
 		return old
@@ -122,8 +123,8 @@ func change[T any](m *merger, field string, old, now T) T {
 	return now
 }
 
-// secrets returns the new references to secrets. The text about the change hides sealed values. It
-// says only which secrets have a new sealed value.
+// secrets returns the new references to secrets. The text about the change does not show sealed
+// values. It only says which secrets have a new sealed value.
 func (m *merger) secrets(old, now map[string]call.SecretRef) map[string]call.SecretRef {
 	if maps.Equal(old, now) {
 		return old
@@ -163,7 +164,7 @@ func (m *merger) secrets(old, now map[string]call.SecretRef) map[string]call.Sec
 	return now
 }
 
-// show formats a value as in a JSON file.
+// show formats a value as JSON, or returns "none" for an empty value.
 func show(v any) string {
 	if size(v) == 0 {
 		return "none"
@@ -179,7 +180,7 @@ func show(v any) string {
 	return string(raw)
 }
 
-// size returns the length of a value. It makes a nil map or slice equal to an empty one.
+// size returns 0 for an empty value. A nil map or slice and an empty one therefore count as equal.
 func size(v any) int {
 	if v == bytes(0) {
 		return 0
@@ -195,8 +196,8 @@ func size(v any) int {
 	}
 }
 
-// Check returns an error if the fields of the volume contradict each other. It does not compare the
-// volume with other volumes.
+// Check returns an error if the fields of the volume are invalid or contradict each other. It does
+// not compare the volume with other volumes.
 func (v Volume) Check() error {
 	if err := CheckID("volume id", v.ID); err != nil {
 		return err
@@ -231,30 +232,30 @@ func (v Volume) Check() error {
 	return v.CheckMutable()
 }
 
-// Change is the effect of a register, create or modify on a volume.
+// Change is the change of a volume by a register, create or modify.
 type Change struct {
-	Outcome string   // one of Created, Registered, Updated and Unchanged
-	Fields  []string // the changed fields of an update, each as "field: old → new"
+	Outcome string   // one of the constants below, such as Created
+	Fields  []string // the changed fields, each as "field: old → new"
 }
 
-// These are the outcomes of a register, create or modify.
+// These constants are the outcomes of a command that changes a volume.
 const (
 	Created    = "created"
 	Registered = "registered"
 	Updated    = "updated"
 	Modified   = "modified"
 	Grown      = "expanded"
-	Growing    = "expanding" // the expansion continues after the answer
+	Growing    = "expanding" // the expansion continues after the command has ended
 	GivenUp    = "withdrawn" // the command withdrew an expansion
 	Unchanged  = "unchanged"
 )
 
 // Differences compares a request to create a volume with the existing volume of the same id. It
-// returns one text "field: old → new" for each difference, and none if the volume satisfies the
+// returns one text "field: old → new" for each difference, and no text if the volume satisfies the
 // request. The capacity of the volume must be at least capacity_min and, if capacity_max is set, at
 // most capacity_max.
 //
-// A request may leave out the context, because the plugin decides it. It may also leave out the
+// A request may omit the context, because the plugin determines the context. It may also omit the
 // mutable parameters and the fields that cannot change: name, source, parameters and
 // topology_request. All other omitted fields have their default values.
 func (v Volume) Differences(request Volume) []string {
@@ -274,7 +275,8 @@ func (v Volume) Differences(request Volume) []string {
 		d = append(d, v.MutableChange(wanted))
 	}
 
-	// A plugin that creates a volume may return a context that differs from the requested one.
+	// For a volume that the agent created, the plugin may have returned a context that differs from
+	// the requested one.
 	asIs := v.Created || len(request.Context) == 0 || maps.Equal(v.Context, request.Context)
 	d.unless(asIs, "context", v.Context, request.Context)
 
@@ -285,17 +287,17 @@ func (v Volume) Differences(request Volume) []string {
 	return d
 }
 
-// differences collects texts about the fields that differ.
+// differences collects a text for each field that differs.
 type differences []string
 
-// unless adds a field with both values, unless agree is set.
+// unless adds the text for a field with both its values. If agree is set, unless adds nothing.
 func (d *differences) unless(agree bool, field string, old, now any) {
 	if !agree {
 		*d = append(*d, FieldChange(field, old, now))
 	}
 }
 
-// capacity adds the requested bounds that the volume does not satisfy, even after its running
+// capacity adds the requested bounds that the volume will not satisfy even after its current
 // expansion.
 func (d *differences) capacity(v, request Volume) {
 	has := max(v.CapacityMin, v.size(), v.Expansion.Want)
@@ -310,7 +312,7 @@ func FieldChange(field string, old, now any) string {
 	return field + ": " + show(old) + " → " + show(now)
 }
 
-// reclaim returns the policy for the "remove volume" command of a container runtime. The default is
+// reclaim returns what happens to the volume when a container runtime removes it. The default is
 // retain.
 func (v Volume) reclaim() string {
 	if v.Reclaim == "" {
@@ -327,8 +329,8 @@ func (v Volume) CheckMutable() error {
 	return nil
 }
 
-// Mutations returns the requested mutable parameters that the plugin has not confirmed yet. All
-// other parameters of the volume stay as they are, because CSI has no call to remove one.
+// Mutations returns the requested mutable parameters that the plugin has not confirmed yet. The
+// other parameters of the volume do not change, because CSI has no call that removes a parameter.
 func (v Volume) Mutations(asked map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, value := range asked {
@@ -341,8 +343,8 @@ func (v Volume) Mutations(asked map[string]string) map[string]string {
 	return out
 }
 
-// Mutated returns the volume with the mutable parameters in now, which the plugin has confirmed. It
-// also removes these parameters from the unfinished modify.
+// Mutated returns the volume after the plugin has confirmed the mutable parameters in now. These
+// parameters are no longer part of the unfinished modify.
 func (v Volume) Mutated(now map[string]string) Volume {
 	v.Mutable, v.Modifying = merged(v.Mutable, now), maps.Clone(v.Modifying)
 	maps.DeleteFunc(v.Modifying, func(name, _ string) bool { _, settled := now[name]; return settled })
@@ -358,7 +360,7 @@ func (v Volume) Mutating(now map[string]string) Volume {
 	return v
 }
 
-// MutableChange describes the effect of Mutated in the format of Merge.
+// MutableChange describes the effect of Mutated in the same format as Merge.
 func (v Volume) MutableChange(now map[string]string) string {
 	return fmt.Sprintf("mutable_parameters: %s → %s", show(v.Mutable), show(merged(v.Mutable, now)))
 }
@@ -372,7 +374,8 @@ func merged(old, now map[string]string) map[string]string {
 	return out
 }
 
-// modifying returns the parameters of an unfinished modify, as arguments for the command.
+// modifying returns the parameters of an unfinished modify, in the form of arguments of the
+// command.
 func (v Volume) modifying() []string {
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(v.Modifying)) {

@@ -28,7 +28,8 @@ func registered() volume.Record {
 	}}
 }
 
-// file returns the same volume as a user writes it. It omits the fields that the agent controls.
+// file returns the same volume in the form in which a user writes it, without the fields that the
+// agent controls.
 func file() volume.Volume {
 	v := registered().Volume
 	v.Driver, v.Capacity, v.Topologies, v.Created, v.RegisteredAt = "", 0, nil, false, time.Time{}
@@ -83,7 +84,8 @@ func TestMergeImmutable(t *testing.T) {
 	}
 }
 
-// TestMergeNamesAllThatIsRefused checks that one error names all refused changes.
+// TestMergeNamesAllThatIsRefused checks that Merge returns one error that names all refused
+// changes.
 func TestMergeNamesAllThatIsRefused(t *testing.T) {
 	spec := file()
 	spec.Name, spec.Parameters = "new", map[string]string{"type": "gp3", "iops": "1"}
@@ -125,8 +127,8 @@ func TestMergeChanges(t *testing.T) {
 	}
 }
 
-// TestMergeShrinks checks that a volume never shrinks and stays within its bounds. A volume that is
-// larger than capacity_min does not count as changed.
+// TestMergeShrinks checks that a volume never shrinks, and that its size remains within its bounds.
+// If a volume is larger than capacity_min, this must not count as a change.
 func TestMergeShrinks(t *testing.T) {
 	spec := file()
 	spec.CapacityMin = 9
@@ -147,8 +149,8 @@ func TestMergeShrinks(t *testing.T) {
 	}
 }
 
-// TestMergeTopologyBeforeItIsKnown checks that a user may change the requested topology until the
-// plugin has returned one.
+// TestMergeTopologyBeforeItIsKnown checks that a user may change the requested topology as long as
+// the plugin has not returned a topology.
 func TestMergeTopologyBeforeItIsKnown(t *testing.T) {
 	r := registered()
 	r.Volume.Topologies = nil
@@ -209,8 +211,8 @@ func TestVolumeCheck(t *testing.T) {
 	}
 }
 
-// TestMergeSecrets checks that the text about a change hides sealed values. It must say only that
-// they exist or have changed.
+// TestMergeSecrets checks that the text about a change does not show sealed values. The text must
+// only say that such values exist or have changed.
 func TestMergeSecrets(t *testing.T) {
 	type refs = map[string]call.SecretRef
 	one, two := call.SecretRef{Sealed: "S1"}, call.SecretRef{Sealed: "S2"}
@@ -238,8 +240,7 @@ func TestMergeSecrets(t *testing.T) {
 	if _, _, err := volume.Merge(r, spec); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `cannot keep secret "key" of volume "data"`) {
 		t.Errorf("a reference in place of what is to be kept: %v", err)
 	}
-	// A record must contain neither the plain value of a secret nor the flag that requests its
-	// sealing.
+	// A stored record must contain neither the plain value of a secret nor the flag Keep.
 	raw, err := json.Marshal(volume.Record{Volume: volume.Volume{Secrets: refs{"key": {Literal: call.NewSecret("hunter2"), Keep: true}}}})
 	if err != nil || strings.Contains(string(raw), "hunter2") || !strings.Contains(string(raw), `"secrets":{"key":{}}`) {
 		t.Errorf("stored as %s, %v", raw, err)

@@ -12,8 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// TestMutated checks the start and the end of a modify. It starts as an intent, and its values are
-// in force at the end. Neither may change a map of the earlier volume.
+// TestMutated checks the beginning and the end of a modify. At the beginning, the new values are an
+// intent. At the end, they are the values of the volume. Neither step may change a map of the
+// earlier volume.
 func TestMutated(t *testing.T) {
 	v := Volume{ID: "data", Mutable: map[string]string{"a": "1", "b": "2"}}
 	open := v.Mutating(map[string]string{"a": "9", "c": "3"})
@@ -38,7 +39,7 @@ func TestMutated(t *testing.T) {
 	}
 }
 
-// TestReaches checks that a claim is refused only if the plugin says that this host cannot reach
+// TestReaches checks that Admit refuses a claim only if the plugin says that this host cannot reach
 // the volume.
 func TestReaches(t *testing.T) {
 	here := map[string]string{"Zone": "a", "rack": "1"}
@@ -71,7 +72,7 @@ func TestReaches(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// An alloc keeps its claim, even if the plugin reports another topology later.
+	// An alloc keeps its claim even if the plugin later reports another topology.
 	r := Record{Volume: Volume{ID: "data", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}}}
 	r, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.Info{}, time.Now())
 	if err != nil {

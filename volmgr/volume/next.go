@@ -1,7 +1,7 @@
-// Package volume is the domain of the agent. It defines volumes, claims and plugins. It decides
-// which alloc may claim a volume, and which step brings a volume closer to the wanted state. The
-// package has no effects: every decision is a function of its arguments. It imports only the
-// standard library and package suggest. The comment of Next draws the life of a volume.
+// Package volume is the domain of the agent. It defines volumes and claims. It decides which alloc
+// may claim a volume, and which step brings a volume closer to the wanted state. The package has no
+// effects: every decision is a function of its arguments. The comment of Next draws the life of a
+// volume.
 package volume
 
 import (
@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Next returns the next step of a volume, which brings it closer to the state that its claims want.
-// Next is pure and total: it returns a step for every record and every observation. For a state
-// that this release does not know, it returns a Wait, which changes nothing.
+// Next returns the next step of a volume. The step brings the volume closer to the state that its
+// claims want. Next has no side effects, and returns a step for every record and every observation.
+// For a state that this release does not know, Next returns a Wait, which changes nothing.
 //
 //	               first claim                                   last release
 //	(free) ──► ControllerPublish ──► NodeStage ──► NodePublish ──► … ──► NodeUnpublish ──► NodeUnstage
@@ -24,7 +24,7 @@ import (
 // For a claim that is detached without the plugin, Unmount replaces NodeUnpublish. If that is the
 // last claim, Unmount also replaces NodeUnstage. The skipped calls become pending calls.
 //
-// Next tries these decisions one after the other:
+// Next tries these decisions in this order:
 //
 //  1. Undo the mounts of claims that are no longer wanted, oldest claim first.
 //  2. Undo mounts that appeared late.
@@ -33,12 +33,14 @@ import (
 //  5. If any claim is wanted, undo failed sides, then make missing and dead mounts again.
 //  6. If no claim is wanted, take the volume off the host.
 //
-// The node expands a staged volume before the volume is published. If the staging shows no mount,
-// the node expands the volume after its publish, and the claim counts as mounted only after that.
+// The node service expands a staged volume before the volume is published. If staging makes no
+// mount, the node service expands the volume after its publish. The claim counts as mounted only
+// after the expansion.
 //
-// Next skips a step that is parked or whose plugin is not ready, and tries the steps that do not
-// depend on it. If the node part and the controllers are separate, only the part that the step
-// calls must be ready. While the host goes down, leave replaces the decisions that make sides.
+// Next skips a step that waits for a retry, or whose plugin is not ready. It then tries the steps
+// that do not depend on the skipped step. If the node part and the controllers are separate, only
+// the part that the step calls must be ready. While the host goes down, the function leave replaces
+// the decisions that make sides.
 func Next(r Record, o Observed) Action {
 	if o.Halt != "" {
 		return Action{Kind: Wait, Cause: CauseHalted, Reason: o.Halt}
@@ -79,7 +81,8 @@ func Next(r Record, o Observed) Action {
 }
 
 // PathsToObserve returns the record with only those paths that the agent must check before it calls
-// Next. Next undoes unwanted claims from the record alone, so the agent need not check their paths.
+// Next. To undo an unwanted claim, Next needs only the record, so the agent need not check the
+// paths of such a claim.
 func PathsToObserve(r Record) Record {
 	wanted := make(map[string]Claim, len(r.Claims))
 	for alloc, c := range r.Claims {
@@ -94,8 +97,8 @@ func PathsToObserve(r Record) Record {
 	return r
 }
 
-// detachClaim chooses a step that undoes the mounts of an unwanted claim. The last claim stays
-// until the volume itself is off the host.
+// detachClaim chooses a step that undoes the mounts of an unwanted claim, or deletes the claim. The
+// last claim remains until the volume itself is off the host.
 func (p *planner) detachClaim() bool {
 	for _, c := range p.claims {
 		switch {
@@ -114,7 +117,7 @@ func (p *planner) detachClaim() bool {
 	return false
 }
 
-// unpublish chooses a step that removes the mounts of one claim. The bind mount at the own
+// unpublish chooses a step that removes the mounts of one claim. The bind mount on the own
 // directory must be removed before the target.
 func (p *planner) unpublish(c Claim) bool {
 	switch {
@@ -125,17 +128,17 @@ func (p *planner) unpublish(c Claim) bool {
 	case c.Without != WithPlugin:
 		return p.try(Action{Kind: Unmount, Alloc: c.Alloc, Path: c.Target, How: c.Without})
 	case c.Wanted && c.Published != Failed:
-		// The agent records the Doubt before the call. After a crash, the next agent then knows
-		// that the call may still be in progress.
+		// The agent records the Doubt before the unpublish call. After a crash, the next agent then
+		// knows that this call may still be in progress.
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target, Dead: true})
 	default:
 		return p.try(Action{Kind: call.NodeUnpublish, Alloc: c.Alloc, Path: c.Target})
 	}
 }
 
-// unbind removes the bind mount at the own directory of a claim. For a wanted claim, the agent
-// records a Doubt before that. Otherwise, the next agent would find a recorded mount missing and
-// conclude that a user had unmounted it.
+// unbind removes the bind mount on the own directory of a claim. For a wanted claim, the agent
+// records a Doubt before the unmount. Otherwise, after a crash, the next agent would find the
+// recorded mount missing and would conclude that a user had unmounted it.
 func (p *planner) unbind(c Claim) bool {
 	switch {
 	case c.vanished(p.o.Binds[c.Alloc]):
@@ -147,7 +150,8 @@ func (p *planner) unbind(c Claim) bool {
 	}
 }
 
-// late undoes mounts that appeared after the agent had already undone the call that made them.
+// late undoes mounts that appeared late: the agent had already undone the call that made such a
+// mount.
 func (p *planner) late() bool {
 	for _, w := range p.r.Node.Watches {
 		if w.Undo || w.Attachment || p.explained(w) {
@@ -170,7 +174,7 @@ func (p *planner) late() bool {
 	return false
 }
 
-// explained reports whether the record accounts for a mount at a watched path.
+// explained reports whether the record explains a mount at a watched path.
 func (p *planner) explained(w Watch) bool {
 	if w.Alloc == "" {
 		return p.r.Node.Staged != Absent
@@ -188,13 +192,13 @@ func (p *planner) down() bool {
 	case n.Staged != Absent:
 		return p.unstage()
 	case p.leaving():
-		// ControllerUnpublishVolume needs the plugin, but a forced detach must not wait for the
-		// plugin.
+		// A forced detach must not wait for the plugin, so ControllerUnpublishVolume becomes a
+		// pending call.
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
 	case n.Attached != Absent && p.o.Down:
-		return false // the next boot calls ControllerUnpublishVolume
+		return false // the agent calls ControllerUnpublishVolume after the next boot
 	case n.Attached != Absent && len(n.PendingCalls) > 0:
-		return false // the planner has already noted why these calls are impossible
+		return false // the planner has already noted why the pending calls must wait
 	case n.Attached != Absent && p.expects(func(w Watch) bool { return w != lateDetach }):
 		return p.wait(CauseWatch, "a call of unknown outcome may still attach or mount the volume; %s waits for that", call.ControllerUnpublish)
 	case n.Attached != Absent:
@@ -206,9 +210,10 @@ func (p *planner) down() bool {
 	}
 }
 
-// detach disconnects the volume after a proof of unmount. The proof also records that all claims
-// have left the node. After a crash, the next agent then knows that a ControllerUnpublishVolume may
-// be in progress. The agent repeats the proof if a claim began and ended in the meantime.
+// detach disconnects the volume after a proof of unmount. The step Prove also records that all
+// claims have left the node. After a crash, the next agent then knows that a
+// ControllerUnpublishVolume may be in progress. If a claim began and ended after the proof, the
+// agent repeats the proof.
 func (p *planner) detach() bool {
 	onNode := func(c Claim) bool { return !c.Wanted && c.State != NodeDetached && c.State != ControllerDetached }
 	if !p.r.Node.Proven || slices.ContainsFunc(p.claims, onNode) {
@@ -220,7 +225,7 @@ func (p *planner) detach() bool {
 }
 
 // unstage chooses the step that removes the staging. If the last claim is detached without the
-// plugin, that step is an unmount on the host.
+// plugin, this step is an unmount on the host.
 func (p *planner) unstage() bool {
 	n := p.r.Node
 	switch {
@@ -233,20 +238,20 @@ func (p *planner) unstage() bool {
 	}
 }
 
-// goingDown is the reason that a Wait gives while the host goes down.
+// goingDown is the reason for a Wait while the host goes down.
 const goingDown = "this host is going down"
 
-// leave unmounts the volume from this host because the host goes down, even if claims want the
-// volume. It removes the bind mounts at own directories, then the targets, then the staging path.
-// As in a repair, the agent records a Doubt before each call. After a crash, the Doubt tells the
-// next agent which mount was being undone.
+// leave unmounts the volume because the host goes down, even if claims want the volume. It removes
+// the bind mounts on own directories, then the targets, then the staging path. As in a repair, the
+// agent records a Doubt before each call. After a crash, the Doubt tells the next agent which mount
+// was being undone.
 //
-// The claims stay wanted, and the agent mounts the volume for them again after the next boot. The
-// storage stays connected, because a connection outlives the boot. ControllerUnpublishVolume may
-// also need services that are already stopped.
+// The claims remain wanted, and the agent mounts the volume for them again after the next boot. The
+// storage remains connected, because a connection survives a reboot. ControllerUnpublishVolume
+// might also need services that are already stopped.
 func (p *planner) leave() bool {
 	if !p.anyWanted() {
-		return false // down chooses the remaining steps
+		return false // the function down chooses the remaining steps
 	}
 
 	for _, c := range p.claims {
@@ -265,18 +270,18 @@ func (r Record) OnHost() bool {
 	return r.Node.Staged != Absent || p.anyPublished()
 }
 
-// FocusRecord returns the record with only those claims that the current turn must examine. These
-// are the unsettled claims, the misplaced claims, and one settled claim that represents all others.
-// Without FocusRecord, the cost of each claim would grow with the number of claims on its volume.
+// FocusRecord returns the record with only those claims that Next must examine now. These are the
+// unsettled claims, the misplaced claims, and one settled claim that represents all others. Without
+// FocusRecord, the cost of each step would grow with the number of claims of the volume.
 //
-// Next returns the same step for both records while the omitted claims are in place. An earlier
-// check of all claims has shown that they are. If every claim may matter, FocusRecord returns the
-// whole record and false.
+// For both records, Next returns the same step as long as the mounts of the omitted claims are in
+// place. An earlier check of all claims must have shown this. If every claim may matter,
+// FocusRecord returns the whole record and false.
 func FocusRecord(r Record, misplaced map[string]bool) (Record, bool) {
 	n := r.Node
 	staged := n.Staged == Present || n.Staged == Absent && !n.Uses.Stage
 	attached := n.Attached == Present || n.Attached == Absent && !n.Uses.Attach
-	expanding := r.Expanding() || r.Volume.Expansion.Node != 0 // the agent calls NodeExpandVolume for the oldest claim
+	expanding := r.Expanding() || r.Volume.Expansion.Node != 0 // the order of all claims matters for NodeExpandVolume
 	pending := len(n.Watches) > 0 || len(n.PendingCalls) > 0 || expanding || r.Leftover
 	if !staged || !attached || pending {
 		return r, false
@@ -301,13 +306,13 @@ func FocusRecord(r Record, misplaced map[string]bool) (Record, bool) {
 	return r, true
 }
 
-// settled reports whether the record shows every side that the claim wants as made.
+// settled reports whether the claim is mounted and the record shows all its sides as made.
 func (c Claim) settled() bool {
 	bound := c.At == "" || c.Bound == Present
 	return c.Wanted && c.State == Mounted && c.Published == Present && c.owned() && bound
 }
 
-// MisplacedClaims returns the settled claims whose observed mounts differ from the recorded ones.
+// MisplacedClaims returns the settled claims whose observed mounts differ from the recorded mounts.
 func MisplacedClaims(r Record, o Observed) map[string]bool {
 	var out map[string]bool
 	for alloc, c := range r.Claims {
@@ -324,15 +329,16 @@ func MisplacedClaims(r Record, o Observed) map[string]bool {
 	return out
 }
 
-// FocusIsValid reports whether an observation of a record from FocusRecord is valid for the omitted
-// claims. It must show the staging and all settled claims in place, except the misplaced ones.
+// FocusIsValid reports whether the result of FocusRecord still represents the omitted claims after
+// an observation. The staging and all settled claims must be in place. Claims in misplaced are
+// exempt.
 func FocusIsValid(r Record, o Observed, misplaced map[string]bool) bool {
-	if o.Down || o.Staging.Seen == SeenDead { // the agent then unmounts all claims
+	if o.Down || o.Staging.Seen == SeenDead { // in these cases, the agent unmounts all claims
 		return false
 	}
 	if n := r.Node; n.Staged == Present {
 		staged := o.Staging.Seen == SeenMount && o.Staging.Is(n.Mount)
-		if n.Mount == nil { // a reboot also undoes a staging without a mount
+		if n.Mount == nil { // a staging without a mount is valid only in its own boot
 			staged = n.Boot == o.Boot
 		}
 		if !staged {

@@ -20,7 +20,7 @@ func view() plugin.View {
 	}}
 }
 
-// asMounted returns an observation in which all mounts of mounted() are in place.
+// asMounted returns an observation in which all mounts of the record from mounted are in place.
 func asMounted() volume.Observed {
 	return volume.Observed{
 		Plugin:  view(),
@@ -30,7 +30,7 @@ func asMounted() volume.Observed {
 	}
 }
 
-// TestNext checks single decisions, including some that TestExplore cannot reach.
+// TestNext checks single decisions, including some in states that TestExplore cannot reach.
 func TestNext(t *testing.T) {
 	foreign := volume.Sight{Seen: volume.SeenMount, Identity: *mountID(99)}
 	dead := volume.Sight{Seen: volume.SeenDead, Identity: *mountID(1), Detail: "ENOTCONN"}
@@ -175,17 +175,17 @@ func TestNext(t *testing.T) {
 			r.Node.Staged, o.Plugin.Ready = volume.Absent, false
 		}, "free a "},
 		{"calls are owed", func(r *volume.Record, o *volume.Observed) {
-			r.Claims, r.Node.Staged, r.Node.PendingCalls, o.Plugin.Ready = nil, volume.Absent, owed(), false
+			r.Claims, r.Node.Staged, r.Node.PendingCalls, o.Plugin.Ready = nil, volume.Absent, pendingAfterDetach(), false
 			o.Plugin.State = "gone"
 		}, `wait plugin: plugin "p" is gone`},
 		{"calls are owed, and the plugin is back", func(r *volume.Record, _ *volume.Observed) {
-			r.Claims, r.Node.Staged, r.Node.PendingCalls = nil, volume.Absent, owed()
+			r.Claims, r.Node.Staged, r.Node.PendingCalls = nil, volume.Absent, pendingAfterDetach()
 		}, "NodeUnpublishVolume a /t/a owed"},
 		{"one of them is paid", func(r *volume.Record, _ *volume.Observed) {
-			r.Claims, r.Node.Staged, r.Node.PendingCalls = nil, volume.Absent, owed()[1:]
+			r.Claims, r.Node.Staged, r.Node.PendingCalls = nil, volume.Absent, pendingAfterDetach()[1:]
 		}, "NodeUnstageVolume  /s owed"},
 		{"the other waits for the one", func(r *volume.Record, o *volume.Observed) {
-			r.Claims, r.Node.Staged, r.Node.PendingCalls = nil, volume.Absent, owed()
+			r.Claims, r.Node.Staged, r.Node.PendingCalls = nil, volume.Absent, pendingAfterDetach()
 			o.Parked = map[string]bool{"NodeUnpublishVolume/a": true}
 		}, "wait backoff: NodeUnpublishVolume failed and is not due yet"},
 		{"an unknown call is owed", func(r *volume.Record, _ *volume.Observed) {
@@ -217,19 +217,20 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// owed returns the pending calls after the detach of the last claim without the plugin.
-func owed() []volume.PendingCall {
+// pendingAfterDetach returns the pending calls of a volume whose last claim was detached without
+// the plugin.
+func pendingAfterDetach() []volume.PendingCall {
 	return []volume.PendingCall{{Kind: call.NodeUnpublish, Path: "/t/a", Alloc: "a"}, {Kind: call.NodeUnstage, Path: "/s"}}
 }
 
-// edit changes the claim of alloc "a" in the record.
+// edit changes the record's claim of alloc "a".
 func edit(r *volume.Record, change func(*volume.Claim)) {
 	c := r.Claims["a"]
 	change(&c)
 	r.Claims = map[string]volume.Claim{"a": c}
 }
 
-// lives makes the mount at /srv the owner of the claim.
+// lives makes the mount at /srv the owner of the claim, with the given state of the bind mount.
 func lives(c *volume.Claim, bound volume.Side) {
 	c.At, c.Bound, c.BoundMount, c.Owner = "/srv", bound, mountID(3), volume.Owner{Kind: volume.OwnerMount, PID: 7}
 	if bound != volume.Present {
@@ -237,7 +238,7 @@ func lives(c *volume.Claim, bound volume.Side) {
 	}
 }
 
-// words returns a short text for a decision.
+// words describes a decision in a short text.
 func words(a volume.Action) string {
 	switch a.Kind {
 	case volume.Wait:
@@ -256,8 +257,8 @@ func words(a volume.Action) string {
 	}
 }
 
-// TestUnimplementedUndo checks the meaning of the code "Unimplemented" in an answer to an undoing
-// call. It counts as success only for a side that may never have been made.
+// TestUnimplementedUndo checks calls that undo a side, if the plugin answers "Unimplemented". This
+// answer counts as success only for a side that may never have been made.
 func TestUnimplementedUndo(t *testing.T) {
 	out := volume.Outcome{Err: &volume.CallError{Step: "x", Code: "Unimplemented", Retry: volume.RetryNever}}
 	for was, want := range map[volume.Side]volume.Side{volume.Unknown: volume.Absent, volume.Present: volume.Failed, volume.Failed: volume.Failed} {
@@ -312,8 +313,8 @@ func TestApplyEvents(t *testing.T) {
 	}
 }
 
-// TestTotal checks that Next, Apply and Explain accept any record and any observation. An unknown
-// state must keep the volume unchanged. No step may change the old record.
+// TestTotal checks that Next, Apply and Explain accept any record and any observation. If the
+// record contains an unknown state, the volume must not change. No step may change the old record.
 func TestTotal(t *testing.T) {
 	for range 100 {
 		rapid.Check(t, total)
@@ -354,7 +355,7 @@ func total(t *rapid.T) {
 	volume.Loaded(r, volume.Rebooted, false)
 	volume.LeftoverOf(r)
 	volume.NextBoot(r)
-	_ = volume.Droppable(r) // it must not panic
+	_ = volume.Droppable(r) // the result does not matter, but the call must not panic
 	at := &volume.Attempt{Action: a, Err: anyOutcome().Draw(t, "last").Err, Tries: rapid.IntRange(0, 5).Draw(t, "tries")}
 	for _, at := range []*volume.Attempt{nil, at} {
 		if e := volume.Explain(r, o, at); e.State == "" || e.Summary == "" {
@@ -369,7 +370,7 @@ func total(t *rapid.T) {
 	}
 }
 
-// seen returns the observation with only the paths of the record.
+// seen returns the part of the observation that concerns the paths of the record.
 func seen(r volume.Record, o volume.Observed) volume.Observed {
 	all := o
 	o.Targets, o.Binds = map[string]volume.Sight{}, map[string]volume.Sight{}
@@ -429,7 +430,7 @@ func anyRecord() *rapid.Generator[volume.Record] {
 			r.Node.Watches = append(r.Node.Watches, volume.Watch{Path: path().Draw(t, "watched"), Alloc: alloc().Draw(t, "whose")})
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "owed calls") {
-			r.Node.PendingCalls = append(r.Node.PendingCalls, rapid.SampledFrom(owed()).Draw(t, "owed"))
+			r.Node.PendingCalls = append(r.Node.PendingCalls, rapid.SampledFrom(pendingAfterDetach()).Draw(t, "owed"))
 		}
 		r.Leftover = flag("debt")
 		r.Volume.Expansion = volume.Expansion{

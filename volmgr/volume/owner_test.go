@@ -16,7 +16,7 @@ var (
 	service = volume.Owner{Kind: volume.OwnerUnit, Unit: "web.service", Invocation: "1f", Boot: "b"}
 )
 
-// graves holds the owners that are gone. All other owners are alive.
+// graves lists the owners that are gone. All other owners are alive.
 type graves []volume.Owner
 
 func (g graves) Gone(o volume.Owner) bool {
@@ -42,9 +42,9 @@ func owned(o volume.Owner) func(*volume.Request) {
 	return func(q *volume.Request) { q.Owner = o }
 }
 
-// TestPast checks that a claim counts as being detached once its owner has certainly ended. The end
-// of another owner with the same pid or unit name must not matter, and neither must an unknown
-// state.
+// TestPast checks that a claim counts as being detached after its owner has certainly ended. The
+// claim must not count as being detached if its owner's state is unknown, or if a different owner
+// with the same pid or unit name has ended.
 func TestPast(t *testing.T) {
 	r := admit(t, offering(call.SingleNodeMultiWriter), with(writer("p"), owned(process)))
 	r = admit(t, r, with(writer("u"), owned(service)))
@@ -89,8 +89,9 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// TestDeadHoldersAreWaitedFor checks every kind of conflict with another claim. If that claim's
-// owner is alive, Admit must refuse. If the owner is gone, the caller must wait.
+// TestDeadHoldersAreWaitedFor checks a request that conflicts with another claim, for every kind of
+// conflict. If the owner of that claim is alive, Admit must refuse the request. If the owner is
+// gone, the error must be ErrDetaching, so that the caller waits.
 func TestDeadHoldersAreWaitedFor(t *testing.T) {
 	both := offering(call.SingleNodeMultiWriter, call.SingleNodeWriter)
 	readers := offering(call.MultiNodeReaderOnly, call.SingleNodeWriter)
@@ -116,7 +117,7 @@ func TestDeadHoldersAreWaitedFor(t *testing.T) {
 			t.Errorf("%s: a dead one: %v", name, err)
 		}
 	}
-	// Admit ignores claims that do not conflict, and never detaches them.
+	// A claim that does not conflict must not be detached, even if its owner is gone.
 	r := admit(t, both, with(writer("a"), owned(service)))
 	next, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{service} }), plugin.Info{}, now)
 	if err != nil || len(next.Claims) != 2 || !next.Claims["a"].Wanted {
@@ -124,7 +125,8 @@ func TestDeadHoldersAreWaitedFor(t *testing.T) {
 	}
 }
 
-// TestLiveHolderIsNamed checks that a refusal names the owner and a way to free the volume.
+// TestLiveHolderIsNamed checks that a refusal names the owner of the other claim and a command that
+// frees the volume.
 func TestLiveHolderIsNamed(t *testing.T) {
 	for _, tt := range []struct {
 		owner      volume.Owner
@@ -148,7 +150,7 @@ func TestLiveHolderIsNamed(t *testing.T) {
 	}
 }
 
-// ifMortal returns the owners that can end.
+// ifMortal returns the owners, or nil if the first owner is of a kind that cannot end.
 func (g graves) ifMortal() graves {
 	if len(g) > 0 && !g[0].Mortal() {
 		return nil
@@ -171,7 +173,7 @@ func TestMayDetach(t *testing.T) {
 		{process, true, running, true, ""},
 		{service, true, unknown, true, ""},
 		{process, true, gone, false, ""},
-		{process, false, running, false, ""}, // the claim is already being detached, and the request joins that detach
+		{process, false, running, false, ""}, // the claim is already being detached, so the request has nothing to change
 		{volume.Owner{Kind: volume.OwnerNone}, true, running, false, ""},
 	} {
 		err := volume.MayDetach("data", volume.Claim{Alloc: "a", Wanted: tt.wanted, Terms: volume.Terms{Owner: tt.owner}}, tt.view, tt.force)
@@ -181,9 +183,9 @@ func TestMayDetach(t *testing.T) {
 	}
 }
 
-// TestNewBoot checks the first steps after a reboot, when nothing is mounted. The agent must mount
-// each wanted claim again, at its old paths. It must undo a claim whose owner is gone, and make no
-// side for that claim.
+// TestNewBoot checks the first steps after a reboot, when no volume is mounted. The agent must
+// mount each wanted claim again at its old paths. If the owner of a claim is gone, the agent must
+// undo the claim and make no side for it.
 func TestNewBoot(t *testing.T) {
 	stands := mounted(t)
 	died := mounted(t)

@@ -11,29 +11,30 @@ import (
 )
 
 // Ownership is the owner, group and mode that a claim requests for the volume's root. An empty
-// field means that the current value stays. Ownership is comparable.
+// field means that the current value must not change. Ownership must be comparable with ==.
 type Ownership struct {
-	UID  string `json:"uid,omitempty"`  // 0 to 4294967294, in digits
-	GID  string `json:"gid,omitempty"`  // as UID
-	Mode string `json:"mode,omitempty"` // octal, 0 to 7777
+	UID  string `json:"uid,omitempty"`  // user id, 0 to 4294967294, in decimal digits
+	GID  string `json:"gid,omitempty"`  // group id, in the same form as UID
+	Mode string `json:"mode,omitempty"` // octal digits, 0 to 7777
 
-	// Recursive extends the change to all files in the volume. It has no effect if the root already
-	// has the requested ownership.
+	// Recursive extends the change to all files in the volume. If the root already has the
+	// requested ownership, Recursive has no effect.
 	Recursive bool `json:"recursive,omitempty"`
 
-	// ByPlugin is set if the plugin applies the group (VOLUME_MOUNT_GROUP).
+	// ByPlugin is set if the plugin sets the group (VOLUME_MOUNT_GROUP).
 	ByPlugin bool `json:"by_plugin,omitempty"`
 
-	// Default is set if UID and GID are defaults that the claim did not request. The agent applies
-	// them only to a root that belongs to root of the host (0:0), and only if the storage permits
-	// it.
+	// Default is set if UID and GID are defaults, which the claim did not request. The agent
+	// applies them only if the volume's root belongs to 0:0 on the host, and only if the storage
+	// permits it.
 	Default bool `json:"default,omitempty"`
 }
 
-// Asked reports whether the ownership contains any request.
+// Asked reports whether the ownership requests any change.
 func (o Ownership) Asked() bool { return o.UID != "" || o.GID != "" || o.Mode != "" }
 
-// WithDefault returns the ownership with the default owner if no owner or group is requested.
+// WithDefault returns the ownership, with the default owner if the claim requests neither owner nor
+// group.
 func (o Ownership) WithDefault(uid, gid string) Ownership {
 	if uid != "" && gid != "" && o.UID == "" && o.GID == "" {
 		o.UID, o.GID, o.Default = uid, gid, true
@@ -49,10 +50,10 @@ func (o Ownership) Explicit() Ownership {
 	return o
 }
 
-// Check returns an error if a value is not possible for any file.
+// Check returns an error if a value is not valid for any file.
 func (o Ownership) Check() error {
 	for name, id := range map[string]string{"uid": o.UID, "gid": o.GID} {
-		// chown(2) interprets the greatest number as "do not change".
+		// chown(2) interprets the greatest possible id as "do not change".
 		if n, err := strconv.ParseUint(id, 10, 32); id != "" && (err != nil || n == 1<<32-1) {
 			return Errorf(ErrInvalid, "%q is no %s: it is a number from 0 to %d", id, name, uint32(1<<32-2))
 		}
@@ -71,8 +72,8 @@ func (o Ownership) Check() error {
 	return nil
 }
 
-// Here returns the part of the ownership that the agent applies on the host. It omits the group if
-// the plugin applies it.
+// Here returns the part of the ownership that the agent itself must apply. If the plugin sets the
+// group, Here omits the group.
 func (o Ownership) Here() Ownership {
 	if o.ByPlugin {
 		o.GID = ""
@@ -103,20 +104,20 @@ func (o Ownership) String() string {
 	return s
 }
 
-// asked returns the ownership as the user requested it, without defaults and without decisions of
-// the agent.
+// asked returns the ownership as the user requested it. It omits the default owner, and clears
+// ByPlugin.
 func (o Ownership) asked() Ownership {
 	o.ByPlugin = false
 	return o.Explicit()
 }
 
-// ownable returns the ownership that the claim gets, or an error if the claim cannot set it. It
-// also decides whether the plugin applies the group.
+// ownable returns the ownership that the claim gets, and decides whether the plugin sets the group.
+// It returns an error if the ownership of the volume's root cannot be changed for this claim.
 func (q Request) ownable(volumeID string, mode *Mode, caps plugin.Caps) (Ownership, error) {
 	o := q.Own
 
-	// A plugin never receives a default group, because it would give that group to every file in
-	// the volume.
+	// The agent never sends a default group to a plugin, because the plugin would give that group
+	// to every file in the volume.
 	gid := o.Explicit().GID
 	o.ByPlugin = gid != "" && mode.Group == gid
 
@@ -141,17 +142,17 @@ func groupWords(gid string) string {
 	return "gid " + gid
 }
 
-// owned reports whether the volume's root needs no change of ownership by the agent.
+// owned reports whether the agent need not change the ownership of the volume's root.
 func (c Claim) owned() bool { return c.Owned || !c.Own.Here().Asked() }
 
-// atFlags lists the options that the mount at a claim's own directory may have, in the notation of
-// mount(8). Only one of the last three can be set.
+// atFlags lists the permitted options of the bind mount on a claim's own directory, as mount(8)
+// writes them. At most one of the last three can be set.
 var atFlags = []string{"nosuid", "nodev", "noexec", "nosymfollow", "nodiratime", "noatime", "relatime", "strictatime"}
 
-// AtFlags returns the mount options for a claim's own directory as one text with commas. Each
-// option appears once and in a fixed order, so that two lists of the same options are equal.
-// AtFlags returns ErrInvalid for an unknown option, and for more than one of noatime, relatime and
-// strictatime.
+// AtFlags returns the options of the bind mount on a claim's own directory as one text, separated
+// by commas. Each option appears once and in a fixed order, so that two lists of the same options
+// are equal. AtFlags returns ErrInvalid for an unknown option, and if more than one of noatime,
+// relatime and strictatime is set.
 func AtFlags(flags []string) (string, error) {
 	for _, f := range flags {
 		if !slices.Contains(atFlags, f) {
@@ -175,7 +176,7 @@ func AtFlags(flags []string) (string, error) {
 	return strings.Join(sorted, ","), nil
 }
 
-// Flags returns the mount options of the bind mount at the claim's own directory.
+// Flags returns the options of the bind mount on the claim's own directory.
 func (c Claim) Flags() []string {
 	if c.AtFlags == "" {
 		return nil
@@ -183,9 +184,10 @@ func (c Claim) Flags() []string {
 	return strings.Split(c.AtFlags, ",")
 }
 
-// TargetFlags returns the mount options that the agent adds to those of the plugin at the claim's
-// target. These are nosuid and nodev, unless the volume's mount flags contain suid or dev. The
-// target also gets the options of the claim's own directory, because both show the same files.
+// TargetFlags returns the mount options that the agent sets at the claim's target in addition to
+// those of the plugin. These are nosuid and nodev, unless the volume's mount flags contain suid or
+// dev. The options of the claim's own directory also apply to the target, because both show the
+// same files.
 func (c Claim) TargetFlags(mountFlags []string) []string {
 	var flags []string
 	for _, f := range []string{"nosuid", "nodev"} {
@@ -203,9 +205,9 @@ func (c Claim) TargetFlags(mountFlags []string) []string {
 	return flags
 }
 
-// lifted reports whether the volume's mount flags cancel a default flag such as nosuid. If both the
-// flag and its opposite occur, the last one counts. One string may hold several flags, separated by
-// commas. Commas in double quotes belong to a value.
+// lifted reports whether the volume's mount flags cancel a default flag such as nosuid. If the
+// mount flags contain both the flag and its opposite, the last one counts. One string may contain
+// several flags, separated by commas. Commas inside double quotes are part of a value.
 func lifted(flag string, mountFlags []string) bool {
 	opposite, quoted, is := strings.TrimPrefix(flag, "no"), false, false
 	for _, f := range strings.FieldsFunc(strings.Join(mountFlags, ","), func(r rune) bool {

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestAdmitOwnership checks that the plugin applies the group if it can. All claims of the volume
-// then share that group.
+// TestAdmitOwnership checks that the plugin sets the group if it has the capability to do so. All
+// claims of the volume then share this group.
 func TestAdmitOwnership(t *testing.T) {
 	grouped := plugin.Info{Caps: plugin.Caps{MountGroup: true}}
 	asking := func(alloc string, own volume.Ownership) volume.Request {
@@ -73,8 +73,9 @@ func TestOwnershipCheck(t *testing.T) {
 	}
 }
 
-// TestDefaultOwner checks that a requested owner replaces the default owner. A plugin must never
-// receive the default owner. A new default must not count as a change of the volume's options.
+// TestDefaultOwner checks that a requested owner replaces the default owner, and that a plugin
+// never receives the default owner. If the default changes, this must not count as a change of the
+// volume's options.
 func TestDefaultOwner(t *testing.T) {
 	none, mode, user := volume.Ownership{}, volume.Ownership{Mode: "0770"}, volume.Ownership{UID: "5"}
 	root := volume.Ownership{UID: "7", GID: "8", Default: true}

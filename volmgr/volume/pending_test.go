@@ -11,7 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestPendingChanges checks that exactly the unfinished changes are reported.
+// TestPendingChanges checks that PendingChanges returns all unfinished changes, and no finished
+// ones.
 func TestPendingChanges(t *testing.T) {
 	refused := volume.Refusal{Step: call.NodeExpand, Size: 2 << 30, Code: "Internal", Message: "no"}
 	vol := func(id string, e volume.Expansion, modifying map[string]string) volume.Record {
@@ -22,7 +23,7 @@ func TestPendingChanges(t *testing.T) {
 		return volume.SnapshotIntent{PluginID: "ebs", Driver: "ebs.csi", Name: name, ID: id, Since: since, Group: group, Volumes: volumes}
 	}
 	got := volume.PendingChanges([]volume.Record{
-		vol("e", volume.Expansion{Refused: volume.Refusal{Step: call.ControllerExpand, Size: 3}}, nil), // finished
+		vol("e", volume.Expansion{Refused: volume.Refusal{Step: call.ControllerExpand, Size: 3}}, nil), // this expansion has finished with a refusal
 		vol("d", volume.Expansion{Node: 2 << 30, Refused: refused}, nil),
 		vol("c", volume.Expansion{Node: 2 << 30}, nil),
 		vol("b", volume.Expansion{Want: 1 << 30}, map[string]string{"x": "1", "note": "a b"}),

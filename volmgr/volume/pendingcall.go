@@ -12,8 +12,8 @@ import (
 )
 
 // DetachWithout marks a claim as no longer wanted, like Detach, but the detach does not wait for
-// the plugin. It can also change a detach in progress. The last request decides which means the
-// agent uses.
+// the plugin. The parameter how says how the agent unmounts. If the claim is already being
+// detached, how replaces the earlier value.
 func DetachWithout(r Record, alloc string, how Without) (Record, error) {
 	r, err := Detach(r, alloc)
 	if c, ok := r.Claims[alloc]; err == nil && ok && how != WithPlugin && c.Without != how {
@@ -23,9 +23,9 @@ func DetachWithout(r Record, alloc string, how Without) (Record, error) {
 	return r, err
 }
 
-// PendingCalls describes each call that the plugin must still receive. The list contains the
-// recorded pending calls. If the volume is still connected after its last claim, the list also
-// contains a ControllerUnpublishVolume.
+// PendingCalls describes each call that the plugin must still receive. These are the recorded
+// pending calls. If the volume has no claims but is still connected, they also include a
+// ControllerUnpublishVolume.
 func (r Record) PendingCalls() []string {
 	var words []string
 	for _, d := range r.Node.PendingCalls {
@@ -43,7 +43,7 @@ func (r Record) PendingCalls() []string {
 	return words
 }
 
-// pendingCallKinds returns the names of the pending calls, each once.
+// pendingCallKinds returns the names of the pending calls without duplicates.
 func pendingCallKinds(r Record) string {
 	var kinds []string
 	for _, d := range r.PendingCalls() {
@@ -56,7 +56,8 @@ func pendingCallKinds(r Record) string {
 	return strings.Join(kinds, ", ")
 }
 
-// Left describes every leftover of a detach without the plugin, on this host or at the plugin.
+// Left describes every leftover of a detach without the plugin: lazily unmounted mounts and pending
+// calls.
 func (r Record) Left() []string {
 	var left []string
 	for _, u := range r.Node.Unseen {
@@ -70,8 +71,8 @@ func (r Record) Left() []string {
 	return left
 }
 
-// addPendingCall returns the record with d added to its pending calls. made is the mount that the
-// plugin had made and that the host has since unmounted. It is nil if no mount was recorded.
+// addPendingCall adds the pending call d to the record. The parameter made is the mount that the
+// plugin made and the host has unmounted. It is nil if no mount was recorded.
 func addPendingCall(r Record, d PendingCall, made *MountIdentity) Record {
 	if made != nil {
 		d.Mount = *made
@@ -82,8 +83,8 @@ func addPendingCall(r Record, d PendingCall, made *MountIdentity) Record {
 	return r
 }
 
-// removePendingCalls returns the record without the pending calls that a successful call for path
-// makes unnecessary.
+// removePendingCalls removes the pending calls that a successful call k for the path has made
+// unnecessary.
 func removePendingCalls(r Record, k call.Method, path string) Record {
 	is := func(d PendingCall) bool { return d.Kind == k && d.Path == path }
 	if !slices.ContainsFunc(r.Node.PendingCalls, is) {
@@ -93,8 +94,7 @@ func removePendingCalls(r Record, k call.Method, path string) Record {
 	return clearUndone(r)
 }
 
-// clearUndone returns the record without the data that the agent needs only until every side is
-// undone.
+// clearUndone removes data that the agent needs only until all sides are undone.
 func clearUndone(r Record) Record {
 	n := r.Node
 	if len(n.PendingCalls) == 0 && n.Attached == Absent {
@@ -114,11 +114,11 @@ func hasPendingCallAt(r Record, path string) bool {
 	return slices.ContainsFunc(r.Node.PendingCalls, func(d PendingCall) bool { return d.Path == path })
 }
 
-// makePendingCalls chooses a pending call. A call for a target precedes the call for the staging
-// path, as CSI requires.
+// makePendingCalls chooses a pending call. As CSI requires, the calls for targets come before the
+// call for the staging path.
 func (p *planner) makePendingCalls() bool {
 	if p.leaving() {
-		return false // a detach that does not wait for the plugin does not wait for pending calls either
+		return false // a detach without the plugin must not wait for pending calls
 	}
 
 	for _, d := range p.r.Node.PendingCalls {
@@ -134,9 +134,9 @@ func (p *planner) makePendingCalls() bool {
 // leaving reports whether the last claim is being detached without the plugin.
 func (p *planner) leaving() bool { return len(p.claims) == 1 && p.claims[0].Without != WithPlugin }
 
-// unpublishForPending chooses a step that undoes a target which a crash left in doubt. A target in
-// doubt blocks a pending unstage. If another reason blocks the pending calls, the planner has
-// already noted that reason.
+// unpublishForPending chooses a step that undoes a target whose state is unknown after a crash,
+// because such a target blocks a pending unstage. If another reason blocks the pending calls, the
+// planner has already noted that reason.
 func (p *planner) unpublishForPending() bool {
 	if !slices.ContainsFunc(p.r.Node.PendingCalls, func(d PendingCall) bool { return d.Kind == call.NodeUnstage }) {
 		return false
@@ -144,8 +144,8 @@ func (p *planner) unpublishForPending() bool {
 	return slices.ContainsFunc(p.claims, p.unpublish)
 }
 
-// tryUnstage chooses an unstage, unless a target is still published. A target with a pending
-// NodeUnpublishVolume also blocks an unstage by the plugin, because the plugin still considers the
+// tryUnstage chooses an unstage, unless a target is still published. If the plugin makes the
+// unstage, a pending NodeUnpublishVolume also blocks it, because the plugin still considers the
 // target published.
 func (p *planner) tryUnstage(a Action) bool {
 	owed := func(d PendingCall) bool { return d.Kind == call.NodeUnpublish }
@@ -155,10 +155,10 @@ func (p *planner) tryUnstage(a Action) bool {
 	return p.try(a)
 }
 
-// applyUnmount records that the host undid a side without a call to the plugin.
+// applyUnmount records that the host undid a side without calling the plugin.
 func applyUnmount(r Record, a Action, out Outcome) Record {
 	if out.Err != nil {
-		return r // the agent retries the unmount, or a user detaches the claim by other means
+		return r // the agent retries the unmount, or a user requests a more forceful detach
 	}
 	if out.Unseen != nil {
 		r.Node.Unseen = append(slices.Clone(r.Node.Unseen), *out.Unseen)
@@ -181,20 +181,20 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 	return addPendingCall(r.with(c), PendingCall{Kind: call.NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)
 }
 
-// PendingCallState describes the pending calls of a volume and how a user can end them.
+// PendingCallState describes the pending calls of a volume, and how a user can discard them.
 type PendingCallState struct {
-	// How says when the agent will make the calls, and how the last try ended.
+	// How says when the agent will make the calls, or why the last attempt failed.
 	How string
-	// Failed is set after a failed try. GiveUp is the command that discards the calls.
+	// Failed is set if the last attempt failed. GiveUp is the command that discards the calls.
 	Failed bool
 	GiveUp remedy.Remedy
 }
 
-// givingUp describes what happens if the user discards pending calls.
+// givingUp describes the consequences of discarding pending calls.
 const givingUp = "the plugin then never receives these calls, and its mounts and attachments stay"
 
-// PendingCallState returns the state of a record's pending calls. at is the last attempt at a step.
-// The record must have pending calls.
+// PendingCallState returns the state of a record's pending calls. The record must have pending
+// calls. The parameter at is the last attempt at a step.
 func (r Record) PendingCallState(at *Attempt, p plugin.View) PendingCallState {
 	c := PendingCallState{GiveUp: remedy.Of(remedy.GiveUpCalls, r.Volume.ID)}
 	next := (&planner{r: r, claims: r.Ordered()}).undoes()
@@ -213,8 +213,8 @@ func (r Record) PendingCallState(at *Attempt, p plugin.View) PendingCallState {
 	return c
 }
 
-// Lack says why the agent cannot send a call that the volume may need. It returns "" if the agent
-// can send every such call.
+// Lack says why the agent cannot send a call that the volume may need. If the agent can send all
+// such calls, Lack returns "".
 func (r Record) Lack(v plugin.View) string {
 	switch {
 	case !v.ReadyFor(call.NodePublish):
@@ -226,8 +226,8 @@ func (r Record) Lack(v plugin.View) string {
 	}
 }
 
-// FinalLack returns the same text as Lack if the agent cannot send the call until a person acts.
-// Otherwise it returns "".
+// FinalLack returns the same text as Lack if the agent cannot send the call until a person acts. In
+// all other cases, it returns "".
 func (r Record) FinalLack(v plugin.View) string {
 	attaches := v.Info.Caps.Attach || r.Node.Uses.Attach
 	switch {

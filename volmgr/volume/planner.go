@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// planner builds one decision of Next. The result is the chosen step or, if no step is possible
-// now, the reason why the first wanted step must wait.
+// planner makes one decision of Next. The result is the chosen step. If no step is possible now,
+// the result is the reason why the first wanted step must wait.
 type planner struct {
 	r       Record
 	o       Observed
@@ -17,7 +17,7 @@ type planner struct {
 	blocked Action
 }
 
-// try chooses the step a, or notes why the step must wait. It reports whether it chose the step.
+// try chooses the step a, or notes why this step must wait. It reports whether it chose the step.
 func (p *planner) try(a Action) bool {
 	switch {
 	case a.RPC() && p.o.Leftover != "":
@@ -32,7 +32,7 @@ func (p *planner) try(a Action) bool {
 	return true
 }
 
-// undoes returns the kind of the first call that takes the volume off the host.
+// undoes returns the kind of the first call that is needed to take the volume off the host.
 func (p *planner) undoes() call.Method {
 	n, late := p.r.Node, p.watches(func(w Watch) bool { return p.o.Watched[w.Path].Seen != SeenNothing })
 	if n.Attached != Absent && n.Staged == Absent && len(n.PendingCalls) == 0 && !p.anyPublished() && !late {
@@ -41,8 +41,8 @@ func (p *planner) undoes() call.Method {
 	return call.NodeUnpublish
 }
 
-// wait notes why a wanted step must wait. It keeps an earlier reason. It returns false, because no
-// step is chosen.
+// wait notes the reason why a wanted step must wait, unless an earlier reason is already noted. It
+// returns false, because it chose no step.
 func (p *planner) wait(c Cause, format string, args ...any) bool {
 	if p.blocked.Kind == "" {
 		p.blocked = Action{Kind: Wait, Cause: c, Reason: fmt.Sprintf(format, args...)}
@@ -68,8 +68,8 @@ func (p *planner) anyPublished() bool {
 	return false
 }
 
-// anyMounted reports whether any claim is published, or a late mount is at any watched target. The
-// claim of such a target may have ended.
+// anyMounted reports whether any claim is published, or any watched target has a late mount. The
+// claim of such a target may already have ended.
 func (p *planner) anyMounted() bool {
 	for _, w := range p.r.Node.Watches {
 		if w.Alloc != "" && p.o.Watched[w.Path].Seen != SeenNothing {
@@ -83,12 +83,13 @@ func (p *planner) watched(path string) bool {
 	return p.watches(func(w Watch) bool { return !w.Attachment && w.Path == path && !w.Undo })
 }
 
-// undoing reports whether an abandoned call may still undo the next mount at a path.
+// undoing reports whether an earlier call of unknown result may still undo the next mount at the
+// path.
 func (p *planner) undoing(path string) bool {
 	return p.expects(func(w Watch) bool { return !w.Attachment && w.Path == path && w.Undo })
 }
 
-// expects reports whether a late effect that is() selects is still possible.
+// expects reports whether a late effect is still possible for any watch that is selects.
 func (p *planner) expects(is func(Watch) bool) bool {
 	return p.watches(func(w Watch) bool { return !p.o.over(w) && is(w) })
 }

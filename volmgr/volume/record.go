@@ -17,8 +17,8 @@ import (
 // ClaimState is a stage in the life of a claim.
 type ClaimState string
 
-// These are the states of a claim, from first to last. The API also has the state ready-to-free.
-// The agent never stores that state, because the same change deletes the claim.
+// These are the states of a claim, from the first to the last. The API has one more state,
+// ready-to-free. The agent never stores this state, because the same change deletes the claim.
 const (
 	Pending            ClaimState = "pending"
 	Mounted            ClaimState = "mounted"
@@ -27,7 +27,7 @@ const (
 	ControllerDetached ClaimState = "controller-detached"
 )
 
-// storedMounted is the stored name of the state Mounted. It comes from Nomad.
+// storedMounted is the stored name of the state Mounted. The name comes from Nomad.
 const storedMounted = "taken"
 
 // MarshalText returns the stored name of the state.
@@ -47,29 +47,29 @@ func (s *ClaimState) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Claim is the right of one alloc to a volume, with the progress of its mounts.
+// Claim is the right of one alloc to a volume, with the state of its mounts.
 type Claim struct {
 	Alloc  string     `json:"alloc"`
-	Seq    uint64     `json:"seq"`    // position of the claim in the order of admission
-	Wanted bool       `json:"wanted"` // false once a user or the reaper has ended the claim
+	Seq    uint64     `json:"seq"`    // number that gives the order in which claims were admitted
+	Wanted bool       `json:"wanted"` // false after a user or the reaper has detached the claim
 	State  ClaimState `json:"state"`
 	Terms
 	Since     time.Time      `json:"since"`
-	Target    string         `json:"target"`              // computed once, when the claim is made
-	Published Side           `json:"published,omitempty"` // NodePublishVolume at Target
-	Mount     *MountIdentity `json:"mount,omitempty"`     // at Target, if Published is Present
-	Bound     Side           `json:"bound,omitempty"`     // the bind mount at At
+	Target    string         `json:"target"`              // path that is chosen when the claim is made, and never changes
+	Published Side           `json:"published,omitempty"` // state of NodePublishVolume at Target
+	Mount     *MountIdentity `json:"mount,omitempty"`     // mount at Target if Published is Present
+	Bound     Side           `json:"bound,omitempty"`     // state of the bind mount at At
 
 	BoundMount *MountIdentity `json:"bound_mount,omitempty"`
 
-	// Adopted is set if the agent rebuilt the claim from its mounts after the loss of the state
-	// database. Such a claim counts as a writer.
+	// Adopted is set if the agent rebuilt the claim from its mounts, because the state database was
+	// lost. An adopted claim counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
 
-	// Owned is set once the root of the recorded mount has the ownership in Own.
+	// Owned is set if the root of the recorded mount has the ownership that Own requests.
 	Owned bool `json:"owned,omitempty"`
 
-	// Without is set if the agent detaches the claim without calls to the plugin.
+	// Without says how the agent unmounts if it detaches the claim without calling the plugin.
 	Without Without `json:"without,omitempty"`
 }
 
@@ -90,8 +90,8 @@ func (c Claim) Private() bool {
 	return c.At != "" || c.Owner.Kind == OwnerRuntime || filepath.Base(filepath.Dir(c.Target)) == PrivateDir
 }
 
-// InPlace reports whether the observed mounts are the recorded ones. target is the observed state
-// of the claim's target, and bind is that of its own directory.
+// InPlace reports whether the observed mounts are the recorded ones. The parameter target is the
+// observed state of the claim's target, and bind is that of its own directory.
 func (c Claim) InPlace(target, bind Sight) bool {
 	if c.Published != Present || !c.owned() || target.Seen != SeenMount || !target.Is(c.Mount) {
 		return false
@@ -104,21 +104,23 @@ type Mode struct {
 	call.Capability
 	FSType     string   `json:"fs_type,omitempty"`
 	MountFlags []string `json:"mount_flags,omitempty"`
-	// Group is the gid, in digits, for which a plugin with VOLUME_MOUNT_GROUP mounts the volume.
+	// Group is a numeric group id. A plugin with VOLUME_MOUNT_GROUP mounts the volume for this
+	// group.
 	Group string `json:"group,omitempty"`
 }
 
-// Watch is the expectation of a late effect, after a call whose result is unknown. The call may
-// still mount something at Path or, with Undo, unmount the next mount there. With Attachment, the
-// call may still connect the volume to this node or, with Undo, disconnect it.
+// Watch is the expectation of a late effect, after a call whose result is unknown. Such a call may
+// still mount the volume at Path. If Undo is set, the call may instead unmount the next mount at
+// Path. If Attachment is set, the call may still connect the volume to this node, or disconnect it
+// if Undo is also set.
 type Watch struct {
-	Path       string `json:"path"`            // empty with Attachment
-	Alloc      string `json:"alloc,omitempty"` // empty for the staging path
+	Path       string `json:"path"`            // empty if Attachment is set
+	Alloc      string `json:"alloc,omitempty"` // empty if Path is the staging path
 	Undo       bool   `json:"undo,omitempty"`
 	Attachment bool   `json:"attachment,omitempty"`
 }
 
-// These watches expect late effects of ControllerPublishVolume and ControllerUnpublishVolume.
+// These watches expect a late effect of ControllerPublishVolume or ControllerUnpublishVolume.
 var (
 	lateAttach = Watch{Attachment: true}
 	lateDetach = Watch{Attachment: true, Undo: true}
@@ -126,68 +128,71 @@ var (
 
 // NodeSide is the state of the volume on this host.
 type NodeSide struct {
-	Mode *Mode `json:"mode,omitempty"` // the first claim sets it, and the end of the last claim clears it
+	Mode *Mode `json:"mode,omitempty"` // nil unless the volume has claims
 
-	// Uses names the sides for which the agent may make calls. The agent stores it before the first
-	// such call. After a crash, the next agent therefore knows that all other sides are absent.
+	// Uses names the sides that the agent may make. The agent stores it before the first call that
+	// makes such a side. After a crash, the next agent therefore knows that all other sides are
+	// absent.
 	Uses Uses `json:"uses,omitzero"`
 
-	Attached         Side              `json:"attached,omitempty"` // ControllerPublishVolume
-	NodeID           string            `json:"node_id,omitempty"`  // the node that ControllerPublishVolume received
+	Attached         Side              `json:"attached,omitempty"` // state of ControllerPublishVolume
+	NodeID           string            `json:"node_id,omitempty"`  // node id in the ControllerPublishVolume call
 	PublishContext   map[string]string `json:"publish_context,omitempty"`
 	AttachedReadOnly bool              `json:"attached_readonly,omitempty"`
 
-	// Proven is set after a proof of unmount, which ControllerUnpublishVolume needs. The agent
-	// forgets it at a restart.
+	// Proven is set after a proof of unmount. The agent calls ControllerUnpublishVolume only after
+	// such a proof. It does not store Proven, so a restart clears it.
 	Proven bool `json:"-"`
 
-	Staged      Side           `json:"staged,omitempty"` // NodeStageVolume
+	Staged      Side           `json:"staged,omitempty"` // state of NodeStageVolume
 	StagingPath string         `json:"staging_path,omitempty"`
-	Mount       *MountIdentity `json:"mount,omitempty"` // nil if staging mounted nothing
+	Mount       *MountIdentity `json:"mount,omitempty"` // mount at StagingPath, or nil if staging made no mount
 
-	// Boot is the boot in which the agent last staged or published the volume on this host. Device
-	// names, and state that the agent cannot observe, are valid only in that boot.
+	// Boot is the id of the boot in which the agent last staged or published the volume. Device
+	// numbers are valid only in this boot. The same is true for state that the agent cannot
+	// observe.
 	Boot string `json:"boot,omitempty"`
 
-	// Devices are the block devices under this volume's mounts. The proof of unmount checks them.
+	// Devices lists the block devices under this volume's mounts. The proof of unmount checks them.
 	Devices []Device `json:"devices,omitempty"`
 
 	Watches []Watch `json:"watches,omitempty"`
 
-	// PendingCalls holds the pending calls. The agent makes them before it stages the volume again,
-	// and before ControllerUnpublishVolume.
+	// PendingCalls lists the calls that were skipped. The agent makes them before it stages the
+	// volume again, and before ControllerUnpublishVolume.
 	PendingCalls []PendingCall `json:"owed,omitempty"`
 
-	// Unseen holds the lazily unmounted mounts that may still be in use. The agent clears the list
-	// after the node service and the controller service have received all pending calls.
+	// Unseen lists the lazily unmounted mounts that may still be in use. The agent clears the list
+	// after the plugin has received all pending calls and the volume is disconnected.
 	Unseen []Unseen `json:"unseen,omitempty"`
-	Seq    uint64   `json:"seq,omitempty"` // Seq of the newest claim
+	Seq    uint64   `json:"seq,omitempty"` // value of Claim.Seq in the newest claim
 }
 
 // Uses names the optional sides of a volume. Some plugins need no ControllerPublishVolume, and some
-// need no staging.
+// plugins need no staging.
 type Uses struct {
 	Attach bool `json:"attach,omitempty"`
 	Stage  bool `json:"stage,omitempty"`
 }
 
 // Record holds all stored data about a volume. It is a value: a function that changes a record
-// returns a new one, and never writes through a map, slice or pointer of the old one.
+// returns a new record, and never modifies a map, slice or pointer target of the old record.
 type Record struct {
 	Volume     Volume           `json:"volume"`
 	Generation uint64           `json:"generation"` // increases by one with each change
 	Node       NodeSide         `json:"node"`
-	Claims     map[string]Claim `json:"-"` // by alloc; stored under separate keys
+	Claims     map[string]Claim `json:"-"` // by alloc; the database stores each claim under its own key
 
-	// Guards lists the directories that refuse writes while the volume is not mounted there. The
-	// agent records a directory before it sets the guard.
+	// Guards lists the directories on which the agent sets a guard, which refuses writes while the
+	// volume is not mounted there. The agent records a directory before it sets the guard.
 	Guards []string `json:"guards,omitempty"`
 
-	// GuardDirs identifies these directories independently of their names.
+	// GuardDirs identifies the directories in Guards by more than their paths.
 	GuardDirs []GuardedDir `json:"guard_dirs,omitempty"`
 
-	// Leftover is set on the record that a forced deregister keeps. The agent has forgotten the
-	// volume, but its storage still has pending calls, which wait until the plugin is ready.
+	// Leftover is set on the record that the agent keeps after a forced deregister. The volume is
+	// no longer registered, but its storage still has pending calls, which wait until the plugin is
+	// ready.
 	Leftover bool `json:"-"`
 }
 
@@ -196,8 +201,8 @@ type Record struct {
 const leftoverKey = "debt/"
 
 // Key returns the unique key of the record, which is normally the volume id. After a forced
-// deregister, another volume may get that id. The key then consists of the driver and the external
-// id.
+// deregister, another volume may get the same id. The key of the old record therefore consists of
+// the driver and the external id.
 func (r Record) Key() string {
 	if !r.Leftover {
 		return r.Volume.ID
@@ -205,14 +210,14 @@ func (r Record) Key() string {
 	return leftoverKey + r.Volume.Driver + "\x00" + r.Volume.ExternalID
 }
 
-// LeftoverKey returns the key of the record that a forced deregister keeps for a storage volume.
-// ParseLeftoverKey reverses it.
+// LeftoverKey returns the key of the record that the agent keeps for a storage volume after a
+// forced deregister. ParseLeftoverKey is the inverse function.
 func LeftoverKey(driver, external string) string {
 	return Record{Leftover: true, Volume: Volume{Driver: driver, ExternalID: external}}.Key()
 }
 
-// ParseLeftoverKey returns the storage volume for which LeftoverKey made a key. ok is false for all
-// other keys.
+// ParseLeftoverKey returns the storage volume in a key from LeftoverKey. For all other keys, ok is
+// false.
 func ParseLeftoverKey(key string) (driver, external string, ok bool) {
 	rest, ok := strings.CutPrefix(key, leftoverKey)
 	if !ok {
@@ -228,25 +233,27 @@ func (r Record) Ordered() []Claim {
 	})
 }
 
-// Held reports whether the volume is connected, staged, published or bound on this host, or may be.
+// Held reports whether the volume is, or may be, connected, staged, published or bound on this
+// host.
 func (r Record) Held() bool {
 	return r.left() || len(r.Node.Watches) > 0
 }
 
-// Unsettled reports whether a call of an agent that died may still change the volume. It expects
-// the record that Loaded returns after the crash.
+// Unsettled reports whether a call of an agent that died may still change the volume. It must be
+// called on the record that Loaded returns after the crash.
 func (r Record) Unsettled() bool {
 	v := r.Volume
 	return v.Provision != Provisioned || len(v.Modifying) > 0 || v.Expansion.Want > 0 || v.Expansion.nodeWants() || len(r.Node.Watches) > 0
 }
 
-// left reports whether the record shows any side, claim or pending call. Unlike Held, it ignores
+// left reports whether the record has any side, claim or pending call. Unlike Held, it ignores
 // watches.
 func (r Record) left() bool {
 	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.PendingCalls) > 0
 }
 
-// with returns the record with the given claim added or replaced.
+// with returns the record with the claim c, which is added or replaces the earlier claim of the
+// same alloc.
 func (r Record) with(c Claim) Record {
 	r.Claims = maps.Clone(r.Claims)
 	if r.Claims == nil {
@@ -256,8 +263,8 @@ func (r Record) with(c Claim) Record {
 	return r
 }
 
-// without returns the record without the claim of an alloc. After the last claim, it also clears
-// the mode.
+// without returns the record without the claim of an alloc. If no claims remain, without also
+// clears the mode.
 func (r Record) without(alloc string) Record {
 	r.Claims = maps.Clone(r.Claims)
 	delete(r.Claims, alloc)
@@ -267,8 +274,8 @@ func (r Record) without(alloc string) Record {
 	return r
 }
 
-// enterBoot returns the record prepared for a step in the given boot. It discards the devices of
-// any other boot.
+// enterBoot prepares the record for a step in the given boot. It removes the devices of any other
+// boot.
 func enterBoot(r Record, boot string) Record {
 	if r.Node.Boot != boot {
 		r.Node.Boot, r.Node.Devices = boot, nil
@@ -276,14 +283,14 @@ func enterBoot(r Record, boot string) Record {
 	return r
 }
 
-// Same reports whether both records describe the same registration of the same storage volume. The
-// id alone does not show that, because another volume may use it later.
+// Same reports whether both records describe the same registration of the same storage volume.
+// Comparing the ids is not enough, because another volume may later use the same id.
 func (r Record) Same(o Record) bool {
 	a, b := r.Volume, o.Volume
 	return a.Driver == b.Driver && a.ExternalID == b.ExternalID && a.RegisteredAt.Equal(b.RegisteredAt)
 }
 
-// unwatched returns the record without the watches that drop selects.
+// unwatched returns the record without the watches for which drop returns true.
 func (r Record) unwatched(drop func(Watch) bool) Record {
 	if slices.ContainsFunc(r.Node.Watches, drop) {
 		r.Node.Watches = slices.DeleteFunc(slices.Clone(r.Node.Watches), drop)
@@ -291,7 +298,7 @@ func (r Record) unwatched(drop func(Watch) bool) Record {
 	return r
 }
 
-// watching returns the record with another watch.
+// watching returns the record with one more watch.
 func (r Record) watching(w Watch) Record {
 	if !slices.Contains(r.Node.Watches, w) {
 		r.Node.Watches = append(slices.Clone(r.Node.Watches), w)
@@ -299,13 +306,13 @@ func (r Record) watching(w Watch) Record {
 	return r
 }
 
-// with returns the sides in u and those that the plugin needs.
+// with returns the sides in u together with those that the plugin needs.
 func (u Uses) with(i plugin.Info) Uses {
 	return Uses{Attach: u.Attach || i.Caps.Attach, Stage: u.Stage || i.Caps.Stage}
 }
 
 // Check returns an error if the record violates a condition that Admit, Detach and Apply maintain.
-// Tests and debugging tools use it. The agent uses a record even if Check returns an error.
+// Only tests and debugging tools call it. The agent uses a record even if Check returns an error.
 func (r Record) Check() error {
 	var errs []error
 	unless := func(ok bool, format string, args ...any) {
@@ -342,12 +349,12 @@ func (r Record) Check() error {
 	return errors.Join(errs...)
 }
 
-// unknownState describes a state of the record that this release does not know. It returns "" if
-// there is none.
+// unknownState describes a state in the record that this release does not know. It returns "" if
+// all states are known.
 func unknownState(r Record) string {
 	bad := func(what string, s Side) string { return fmt.Sprintf("%s has the unknown state %q", what, s) }
 	oldest, what := Claim{}, ""
-	for _, c := range r.Claims { // not sorted, because there may be thousands
+	for _, c := range r.Claims { // the claims are not sorted, because there may be thousands
 		words := c.unrecognised()
 		older := cmp.Or(cmp.Compare(c.Seq, oldest.Seq), cmp.Compare(c.Alloc, oldest.Alloc)) < 0
 		first := what == "" || older
@@ -376,8 +383,8 @@ func unknownState(r Record) string {
 	}
 }
 
-// unrecognised describes a state of the claim that this release does not know. It returns "" if
-// there is none.
+// unrecognised describes a state in the claim that this release does not know. It returns "" if all
+// states are known.
 func (c Claim) unrecognised() string {
 	switch c.State {
 	case Pending, Mounted, Unpublishing, NodeDetached, ControllerDetached:
@@ -397,19 +404,19 @@ func (c Claim) unrecognised() string {
 	}
 }
 
-// Without selects the means of a detach that does not call the plugin. Each value also allows the
-// means of all values before it.
+// Without says how forcefully the agent unmounts if it detaches a claim without calling the plugin.
+// Each value also permits the milder ways before it.
 type Without string
 
-// These are the means of a detach. The zero value uses the plugin.
+// These are the ways to unmount. The zero value means that the plugin unmounts.
 const (
 	WithPlugin Without = ""
-	ByUmount   Without = "umount" // umount(2), which fails while a process uses the mount
-	ByForce    Without = "force"  // then MNT_FORCE, which aborts requests to the storage
-	ByLazy     Without = "lazy"   // then MNT_DETACH, which hides the mount at once; the mount ends with its last user
+	ByUmount   Without = "umount" // calls umount(2), which fails while a process uses the mount
+	ByForce    Without = "force"  // then uses MNT_FORCE, which aborts requests to the storage
+	ByLazy     Without = "lazy"   // then uses MNT_DETACH, which hides the mount at once; the mount ends with its last user
 )
 
-// ladder lists the means without the plugin, from the mildest to the strongest.
+// ladder lists the ways to unmount without the plugin, from the mildest to the most forceful.
 var ladder = []Without{ByUmount, ByForce, ByLazy}
 
 // Check returns an error if the value is unknown.
@@ -420,10 +427,12 @@ func (w Without) Check() error {
 	return nil
 }
 
-// Steps returns the means that w allows, mildest first. It is empty if w uses the plugin.
+// Steps returns the ways to unmount that w permits, with the mildest first. It is empty if the
+// plugin unmounts.
 func (w Without) Steps() []Without { return ladder[:slices.Index(ladder, w)+1] }
 
-// Stronger returns the next stronger means, or the zero value after the strongest.
+// Stronger returns the next more forceful way to unmount, or the zero value if w is the most
+// forceful.
 func (w Without) Stronger() Without {
 	if i := slices.Index(ladder, w); i+1 < len(ladder) {
 		return ladder[i+1]
@@ -431,21 +440,21 @@ func (w Without) Stronger() Without {
 	return WithPlugin
 }
 
-// PendingCall is a call that the agent skipped because the host undid the side without the plugin.
+// PendingCall is a call that the agent skipped, because the host undid the side without the plugin.
 // The agent makes the call when the plugin is ready.
 type PendingCall struct {
 	Kind  call.Method `json:"kind"` // NodeUnpublish or NodeUnstage
 	Path  string      `json:"path"`
-	Alloc string      `json:"alloc,omitempty"` // the alloc of the target
-	// Mount is the mount that was at Path. It is zero if that mount is unknown. The call must not
-	// unmount any other mount.
+	Alloc string      `json:"alloc,omitempty"` // alloc whose target the call unpublishes; empty for NodeUnstage
+	// Mount is the mount that was at Path. It is zero if the mount is unknown. The agent must not
+	// let the call unmount any other mount.
 	Mount MountIdentity `json:"mount,omitzero"`
 }
 
 // Unseen is a lazily unmounted mount that may still be in use.
 type Unseen struct {
 	Path  string   `json:"path"`
-	Users []string `json:"users,omitempty"` // the users at the time of the unmount, in words
+	Users []string `json:"users,omitempty"` // descriptions of the users at the time of the unmount
 }
 
 // words describes the mount and its users.

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mountID returns a mount that differs from other mounts only by its id.
+// mountID returns a mount that differs from other mounts only in its id.
 func mountID(id uint64) *volume.MountIdentity {
 	return &volume.MountIdentity{Namespace: 1, Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: id}
 }
@@ -67,7 +67,7 @@ func TestLoaded(t *testing.T) {
 	left := offering(call.SingleNodeWriter)
 	left.Node = volume.NodeSide{Uses: volume.Uses{Attach: true}, Attached: volume.Present, NodeID: "n"}
 	owing := offering(call.SingleNodeWriter)
-	owing.Node.PendingCalls = owed()
+	owing.Node.PendingCalls = pendingAfterDetach()
 	for _, tt := range []struct {
 		name             string
 		r                volume.Record
@@ -110,7 +110,8 @@ func TestLoaded(t *testing.T) {
 }
 
 // TestLoadedBlocked checks a record whose storage has pending calls of a forced deregister. The
-// agent has made no call for the new record, so a crash leaves no doubt about its absent sides.
+// agent has not made a call for this record, so even after a crash its sides are known to be
+// absent.
 func TestLoadedBlocked(t *testing.T) {
 	fresh, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), plugin.Info{Caps: plugin.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
@@ -130,9 +131,9 @@ func TestLoadedBlocked(t *testing.T) {
 	}
 }
 
-// TestLoadedOtherwise checks the other ways in which an agent can end. After a clean stop, Loaded
-// does not change the record. After a reboot, no call is in progress and no watched mount can
-// appear.
+// TestLoadedOtherwise checks Loaded after an end of the agent other than a crash. After a clean
+// stop, Loaded must not change the record. After a reboot, no call is in progress, so no watched
+// mount can appear.
 func TestLoadedOtherwise(t *testing.T) {
 	r, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), plugin.Info{Caps: plugin.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
@@ -151,7 +152,7 @@ func TestLoadedOtherwise(t *testing.T) {
 	if c := got.Claims["a"]; !changed || len(got.Node.Unseen) > 0 || c.Published != volume.Unknown || got.Node.Staged != volume.Unknown {
 		t.Errorf("after a reboot: %t, %+v", changed, got)
 	}
-	// The storage system may continue a call while this host restarts.
+	// The storage system may continue a call while this host is restarted.
 	late := []volume.Watch{{Attachment: true}}
 	if !reflect.DeepEqual(got.Node.Watches, late) {
 		t.Errorf("after a reboot these late effects are expected: %+v", got.Node.Watches)
@@ -178,8 +179,8 @@ func sides(pairs ...any) map[string]volume.Side {
 	return m
 }
 
-// TestRecordOnDisk checks that a record survives storage unchanged, except for the proof of
-// unmount, which is not stored.
+// TestRecordOnDisk checks that storing and reading a record does not change it. Only the proof of
+// unmount is not stored.
 func TestRecordOnDisk(t *testing.T) {
 	want := mounted(t)
 	want.Node.Watches = []volume.Watch{{Path: "/t/b", Alloc: "b"}}
@@ -207,8 +208,9 @@ func TestRecordOnDisk(t *testing.T) {
 	}
 }
 
-// TestDurableCommits checks the number of commits for which the agent waits. A claim and its detach
-// need two each, and ControllerUnpublishVolume needs one more. All other steps need none.
+// TestDurableCommits checks the number of commits for which the agent waits. A claim needs two
+// commits, and so does a detach. ControllerUnpublishVolume needs one more. All other steps need
+// none.
 func TestDurableCommits(t *testing.T) {
 	for _, tt := range []struct {
 		v       variant
@@ -240,7 +242,8 @@ func TestDurableCommits(t *testing.T) {
 	}
 }
 
-// run runs steps without faults until the volume needs none. It returns the number of commits.
+// run runs steps without faults until the volume needs no step. It returns the number of commits
+// for which the agent waits.
 func run(t *testing.T, v variant, s *state) (commits int) {
 	t.Helper()
 	for range enough {
@@ -261,8 +264,8 @@ func run(t *testing.T, v variant, s *state) (commits int) {
 	return 0
 }
 
-// TestStoredState checks that a stored record uses Nomad's name for a mounted claim, and that the
-// agent can read it.
+// TestStoredState checks that a stored record contains Nomad's name for a mounted claim, and that
+// the agent can read this name.
 func TestStoredState(t *testing.T) {
 	for _, tt := range []struct {
 		state  volume.ClaimState

@@ -14,12 +14,12 @@ import (
 // is lost, the agent rebuilds the claim from the note and the mount table. A note contains
 // references to secrets, but no secrets.
 type Note struct {
-	Format    int    `json:"format"` // NoteFormat
+	Format    int    `json:"format"` // version of the format; see NoteFormat
 	NodeID    string `json:"node_id"`
 	DataDir   string `json:"data_dir"`
 	Boot      string `json:"boot"`
 	Namespace uint64 `json:"ns"`
-	Record    Record `json:"record"` // the record at the time of the note; each claim has its own note
+	Record    Record `json:"record"` // record at the time of the note, without its claims
 	Claim     Claim  `json:"claim"`
 }
 
@@ -48,24 +48,25 @@ func (n Note) Check() error {
 	return nil
 }
 
-// mounted reports whether the claim has all its mounts. Only such a claim needs a note.
+// mounted reports whether the claim has all its mounts. Only a mounted claim needs a note.
 func (c Claim) mounted() bool {
 	return c.State == Mounted && c.Published == Present && c.Mount != nil && (c.At == "" || c.Bound == Present && c.BoundMount != nil)
 }
 
-// Noted returns the note for a claim. ok is false if the claim needs no note now.
+// Noted returns the note for a claim. If the claim needs no note at present, ok is false.
 func Noted(r Record, alloc string) (n Note, ok bool) {
 	c, ok := r.Claims[alloc]
 	return Note{Format: NoteFormat, Record: r, Claim: c}, ok && c.mounted()
 }
 
-// Renoted returns the allocs whose notes a change made out of date. The agent then writes these
-// notes again, or removes them if their claims have ended. The note of a claim that is being
-// detached stays until the claim has ended.
+// Renoted returns the allocs whose notes are out of date after a change of the record. The agent
+// must write these notes again, or remove them if their claims have ended. The note of a claim that
+// is being detached remains until the claim has ended.
 func Renoted(before, now Record) []string {
 	var allocs []string
 
-	// The notes must cover pending calls and lazy unmounts, because the host shows no sign of them.
+	// Every note must contain the pending calls and the lazy unmounts, because nothing on the host
+	// shows them.
 	all := now.Volume.Expansion != before.Volume.Expansion || now.Node.Staged == Present && now.Node.Mount != before.Node.Mount ||
 		!slices.Equal(now.Node.PendingCalls, before.Node.PendingCalls) || len(now.Node.Unseen) != len(before.Node.Unseen)
 	for alloc, c := range now.Claims {
@@ -85,7 +86,8 @@ func Renoted(before, now Record) []string {
 }
 
 // Gather returns one record for each volume in the notes, sorted by volume id. The newest note
-// decides the state of the volume. Gather ignores notes from another registration of the same id.
+// determines the state of the volume. Gather ignores notes from an earlier registration of the same
+// id.
 func Gather(notes []Note) []Record {
 	byID := map[string]Record{}
 	notes = slices.SortedFunc(slices.Values(notes), func(a, b Note) int {
@@ -114,24 +116,24 @@ func Gather(notes []Note) []Record {
 }
 
 // Adopt rebuilds a record from notes and from the present mounts after the loss of the state
-// database. live is false if the notes are from another boot.
+// database. The parameter live is false if the notes are from another boot.
 //
-// Adopt keeps a claim if its mount is the one in its note. An adopted claim counts as a writer, and
-// a user must detach it. Adopt drops the owner unless the owner is a mount. In that case, the claim
-// also ends with that mount.
+// Adopt keeps a claim if the present mount is the one in its note. An adopted claim counts as a
+// writer. It usually loses its owner, and a user must detach it. If the owner is a mount, the claim
+// keeps its owner, and also ends when that mount ends.
 //
-// If the staging path is mounted but no target is, Adopt keeps all claims, because the agent would
-// unstage a volume without claims. If neither is mounted, Adopt keeps no claim. The agent then
-// undoes the sides that may exist without a mount, as after a detach. For example, the storage
-// stays connected over a reboot.
+// If the staging path is mounted but no target is mounted, Adopt keeps all claims, because the
+// agent would unstage a volume without claims. If neither is mounted, Adopt keeps no claim. The
+// agent then undoes the sides that may exist without a mount, as after a detach. For example, the
+// storage remains connected after a reboot.
 func Adopt(noted Record, o Observed, live bool) Record {
 	r := noted
 	r.Claims, r.Generation, r.Node.Watches = nil, 0, nil
-	r.Volume.Expansion = Expansion{Node: r.Volume.Expansion.Node} // the expansion may have finished since
+	r.Volume.Expansion = Expansion{Node: r.Volume.Expansion.Node} // the controller may have finished the expansion since the note
 	take := func(all bool) {
 		for _, c := range noted.Ordered() {
 			if all || o.Targets[c.Alloc].Is(c.Mount) || o.Binds[c.Alloc].Is(c.BoundMount) {
-				if c.Adopted = true; c.Owner.Kind != OwnerMount { // the check above has shown a mount that is an owner
+				if c.Adopted = true; c.Owner.Kind != OwnerMount { // if the owner is a mount, the condition above has found it
 					c.Owner = Owner{Kind: OwnerNone}
 				}
 
@@ -158,8 +160,8 @@ func Adopt(noted Record, o Observed, live bool) Record {
 	}
 }
 
-// detachAll returns the record with the given claims marked as being detached. It plans no call
-// for a path with a mount, because that mount is not the one in the note.
+// detachAll returns the record with the given claims marked as being detached. If a path has a
+// mount, it is not the mount in the note, so the agent must not call the plugin for this path.
 func detachAll(r Record, claims []Claim, o Observed) Record {
 	n := &r.Node
 	n.Mount = nil
@@ -168,7 +170,7 @@ func detachAll(r Record, claims []Claim, o Observed) Record {
 	case o.Staging.Seen != SeenNothing:
 		n.Staged, n.Uses.Stage = Absent, false
 	case n.Staged != Absent:
-		n.Staged = Unknown // a staging need not have a mount
+		n.Staged = Unknown // the volume may be staged without a mount
 	}
 
 	for _, c := range claims {
@@ -184,7 +186,7 @@ func detachAll(r Record, claims []Claim, o Observed) Record {
 	return r
 }
 
-// adoptedNote returns a sentence that names the adopted claims, or nothing if there are none.
+// adoptedNote returns a sentence about the number of adopted claims, or nil if there are none.
 func adoptedNote(r Record) []string {
 	n := 0
 	for _, c := range r.Claims {
@@ -199,12 +201,12 @@ func adoptedNote(r Record) []string {
 	return []string{fmt.Sprintf("%d of its claims were adopted from the mount table after the state database was lost. They count as writers and end by a detach. They have no owner, except a mount", n)}
 }
 
-// Restored returns the record of a backup as the agent must use it on the host of that backup. The
-// backup may be old. A side that the mount table does not show becomes unknown, because the agent
-// may have made or undone it after the backup.
+// Restored returns the record of a backup in the form in which the agent must use it on the host of
+// this backup. The backup may be old. If the mount table does not show a side, the side becomes
+// unknown, because the agent may have made or undone it after the backup.
 //
 // A claim counts as being detached if its owner has ended or belongs to another boot. If the host
-// is being drained, a claim without an owner also counts as being detached.
+// is being drained, a claim whose owner cannot end also counts as being detached.
 func Restored(r Record, booted, draining bool, owners Owners) Record {
 	after := Crashed
 	if booted {
@@ -232,7 +234,7 @@ func Restored(r Record, booted, draining bool, owners Owners) Record {
 }
 
 // Differences returns the fields in which two registrations of a storage volume differ, with both
-// values. For secrets, it reports only the fact. It ignores the time of registration.
+// values. For secrets, it only says that they differ. It ignores the time of registration.
 func Differences(here, there Volume) []string {
 	a, b := fieldsOf(here), fieldsOf(there)
 	names := maps.Clone(a)
@@ -252,10 +254,10 @@ func Differences(here, there Volume) []string {
 	return words
 }
 
-// fieldsOf returns the fields of a volume in their stored form.
+// fieldsOf returns the fields of a volume in the form in which they are stored.
 func fieldsOf(v Volume) map[string]json.RawMessage {
 	fields := map[string]json.RawMessage{}
-	if raw, err := json.Marshal(v); err == nil { // a volume can always be encoded
+	if raw, err := json.Marshal(v); err == nil { // encoding a volume cannot fail
 		_ = json.Unmarshal(raw, &fields)
 	}
 	return fields
@@ -268,17 +270,18 @@ func orNothing(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// Copied prepares a record from an automatic copy of the state database, after the loss of the
-// database. It is for a volume without a mount and without a claim that a note proves. The copy may
-// be minutes old: its claims may have ended, and other claims may have begun and ended.
+// Copied prepares a record from an automatic copy of the state database, after the database was
+// lost. The volume must have no mounts, and its claims must have no notes. The copy may be minutes
+// old: its claims may have ended, and other claims may have begun and ended since.
 //
 // Copied keeps the registration and the pending calls. It marks all sides to be undone, as after a
-// detach. If the plugin has ControllerPublishVolume, the connection becomes unknown. booted is set
-// if the copy is from another boot. Only the connection survives a reboot.
+// detach. If the plugin has ControllerPublishVolume, the connection becomes unknown. The parameter
+// booted is set if the copy is from another boot. In this case, only the connection may still
+// exist.
 func Copied(r Record, o Observed, info plugin.Info, booted bool) Record {
 	claims, n := r.Ordered(), &r.Node
 	r.Claims, r.Generation, n.Watches, n.Proven = nil, 0, nil, false
-	r.Volume.Expansion = Expansion{Node: r.Volume.Expansion.Node} // the expansion may have finished since
+	r.Volume.Expansion = Expansion{Node: r.Volume.Expansion.Node} // the controller may have finished the expansion since the copy
 	mayAttach := info.Caps.Attach && r.Volume.ExternalID != ""
 	if mayAttach || n.Attached != Absent {
 		n.Attached, n.Uses.Attach = Unknown, true
@@ -293,8 +296,7 @@ func Copied(r Record, o Observed, info plugin.Info, booted bool) Record {
 	return detachAll(r, claims, o)
 }
 
-// PathsOfOtherMounts returns the paths of the record at which another mount is than the recorded
-// one.
+// PathsOfOtherMounts returns the paths of the record that have a mount other than the recorded one.
 func PathsOfOtherMounts(r Record, o Observed) (paths []string) {
 	note := func(path string, s Sight, m *MountIdentity) {
 		if path != "" && s.Seen != SeenNothing && !s.Is(m) {

@@ -8,31 +8,32 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// These are the names of the plugin services that can report findings.
+// These constants name the services of a plugin that can report findings.
 const (
 	ByNode       = "node"
 	ByController = "controller"
 )
 
-// Report holds a plugin's answers about the state of a volume. The agent keeps it only in memory.
+// Report holds a plugin's answers about the state of a volume. The agent keeps a Report only in
+// memory.
 type Report struct {
 	Stats   *call.Stats // nil if the plugin did not answer
 	StatsAt time.Time
 
-	// Node and Controller are the checkups by the two services. Each is nil if the agent did not
-	// ask the service, or if the service did not answer.
+	// Node and Controller hold the problems that the node service and the controller service found.
+	// Each is nil if the agent did not ask the service, or if the service did not answer.
 	Node       *Checkup
 	Controller *Checkup
 
-	// Storage describes the volume as the controller reports it. It is nil if the agent did not ask
+	// Storage describes the volume as the controller sees it. It is nil if the agent did not ask
 	// the controller.
 	Storage *call.StorageVolume
 
-	// Silent lists the calls without a useful answer, each with the reason.
+	// Silent lists the calls that brought no useful answer, each with the reason.
 	Silent []string
 }
 
-// Checkup lists the problems that one service found at one time.
+// Checkup lists the problems that one service found in one check.
 type Checkup struct {
 	At    time.Time
 	Found []call.Condition
@@ -40,12 +41,12 @@ type Checkup struct {
 
 // Finding is one problem that a service found.
 type Finding struct {
-	By string // the service that found the problem: ByNode or ByController
+	By string // service that found the problem, ByNode or ByController
 	At time.Time
 	call.Condition
 }
 
-// Findings returns the findings of the node service, then those of the controller service.
+// Findings returns the findings of the node service, followed by those of the controller service.
 func (r Report) Findings() (out []Finding) {
 	add := func(by string, c *Checkup) {
 		if c == nil {
@@ -100,12 +101,12 @@ type Safety string
 const (
 	SafetyYes     Safety = "yes"     // no known problem endangers the data
 	SafetyNo      Safety = "no"      // the plugin reports that data is lost or may be lost
-	SafetyUnknown Safety = "unknown" // there is a problem that may endanger the data
+	SafetyUnknown Safety = "unknown" // a known problem may endanger the data
 )
 
-// DataSafe reports whether the data of a volume is safe. The result is "no" if the plugin reports a
-// loss of data in its health or in its answer to the last step. The result is "unknown" in these
-// cases:
+// DataSafe reports whether the data of a volume is safe. The result is "no" if the plugin reports
+// lost data, either in its health report or in its answer to the last step. The result is "unknown"
+// in these cases:
 //
 //   - A mount is dead, hangs, or differs from the recorded one.
 //   - A mount was unmounted lazily.
@@ -113,7 +114,7 @@ const (
 //   - The plugin failed to make the volume usable.
 //   - A deletion has begun.
 //
-// DataSafe is pure and total, like Explain.
+// DataSafe has no side effects and accepts any arguments, like Explain.
 func DataSafe(r Record, o Observed, at *Attempt, last Report) Safety {
 	failed := at != nil && at.Err != nil
 	findings := last.Findings()
@@ -130,7 +131,7 @@ func DataSafe(r Record, o Observed, at *Attempt, last Report) Safety {
 	}
 }
 
-// mountsAreSound reports whether no mount of the record puts written data at risk.
+// mountsAreSound reports whether the state of all mounts is such that written data is safe.
 func mountsAreSound(r Record, o Observed) bool {
 	sound := func(made *MountIdentity, s Sight) bool {
 		switch s.Seen {

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestRestored checks that Restored trusts a side in a backup only if the agent can observe that
-// side on the host.
+// TestRestored checks that a side in a backup counts as present only if the mount table can confirm
+// the side.
 func TestRestored(t *testing.T) {
 	mount := &volume.MountIdentity{Boot: "b", ID: 7}
 	live, gone := volume.Owner{Kind: volume.OwnerPID, PID: 7}, volume.Owner{Kind: volume.OwnerPID, PID: 8}
@@ -42,7 +42,7 @@ func TestRestored(t *testing.T) {
 		t.Errorf("on a host that is being drained: %v", got)
 	}
 	unseen := old
-	unseen.Node.Mount = nil // its staging shows no mount
+	unseen.Node.Mount = nil // the volume is staged without a mount
 	if got := volume.Restored(unseen, true, false, owners).Node.Staged; got != volume.Unknown {
 		t.Errorf("a staging that no look can show is %q", got)
 	}

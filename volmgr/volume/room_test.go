@@ -10,27 +10,27 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stored returns a volume of a plugin. Its external id equals its id.
+// stored returns a record of a volume that is not on this host.
 func stored(id, plugin string) volume.Record {
 	return volume.Record{Volume: volume.Volume{ID: id, PluginID: plugin, Driver: plugin + ".csi", ExternalID: "ext-" + id}}
 }
 
-// here returns the volume of stored with one side on this host.
+// here returns a record of a volume that is connected to this host.
 func here(id, plugin string) volume.Record {
 	r := stored(id, plugin)
 	r.Node.Attached = volume.Present
 	return r
 }
 
-// TestRoom checks the limit of a plugin for the volumes on one host. Each storage volume with a
-// possible side on this host counts once, even without a claim. The limit must not affect volumes
-// that are already here.
+// TestRoom checks a plugin's limit for the number of volumes on one host. Each storage volume with
+// a possible side on this host counts once, even without a claim. The limit must not affect volumes
+// that are already on this host.
 func TestRoom(t *testing.T) {
 	claimed := stored("claimed", "p")
 	claimed.Claims = map[string]volume.Claim{"a": {Alloc: "a"}}
 	owed := here("gone", "p")
 	owed.Leftover = true
-	same := here("again", "p") // the same storage is registered again while its old calls are pending
+	same := here("again", "p") // the storage of a forced deregister is registered again while its calls are pending
 	same.Volume.ExternalID = owed.Volume.ExternalID
 	for _, tt := range []struct {
 		name   string
@@ -58,7 +58,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestRoomNames checks that a refusal states the limit and names some of the volumes that count.
+// TestRoomNames checks that a refusal contains the limit and the names of some volumes that count.
 func TestRoomNames(t *testing.T) {
 	var others []volume.Record
 	for i := range 7 {

@@ -7,16 +7,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// forgotten describes a side that exists, or may appear, but is missing from the record. It returns
-// "" if there is none.
+// forgotten describes a side that exists or may still appear, although the record does not show it.
+// It returns "" if the record shows all such sides.
 func forgotten(v variant, s state) string {
-	if s.debt.mem.Leftover { // no call was made for the other record
+	if s.debt.mem.Leftover { // no call was made for the new record yet
 		return unknown(v, s.debt.mem, s.w)
 	}
 	return unknown(v, s.mem, s.w)
 }
 
-// detachKnown reports whether the stored record tells the next agent that a
+// detachKnown reports whether the next agent would learn from the stored record that a
 // ControllerUnpublishVolume may be in progress.
 func detachKnown(disk volume.Record) bool {
 	n := disk.Node
@@ -37,7 +37,7 @@ func unknown(v variant, r volume.Record, w world) string {
 		return "the record forgot an attachment"
 	case w.late&lateAttach != 0 && !watchesAttachment(r, false):
 		return "nobody watches for the late effect of an attach"
-	case w.staged && w.stage.id == 0 && owes(r, call.NodeUnstage, stagingPath): // the volume is staged only in the plugin's own record
+	case w.staged && w.stage.id == 0 && hasPendingCall(r, call.NodeUnstage, stagingPath): // the mount is gone, and a pending unstage tells the plugin
 	case (w.stage.id != 0 || w.staged) && r.Node.Staged == volume.Absent && !watches(r, stagingPath):
 		return "the record forgot a staged mount"
 	case w.late&lateStage != 0 && !watches(r, stagingPath):
@@ -48,7 +48,7 @@ func unknown(v variant, r volume.Record, w world) string {
 		switch {
 		case w.target[i].id != 0 && c.Published == volume.Absent && !watches(r, targets[i]):
 			return fmt.Sprintf("the record forgot the mount of %s", alloc)
-		case w.told[i] && c.Published == volume.Absent && !watches(r, targets[i]) && !owes(r, call.NodeUnpublish, targets[i]):
+		case w.told[i] && c.Published == volume.Absent && !watches(r, targets[i]) && !hasPendingCall(r, call.NodeUnpublish, targets[i]):
 			return fmt.Sprintf("the record forgot that the plugin has it published for %s", alloc)
 		case w.late&latePublish(i) != 0 && !watches(r, targets[i]):
 			return fmt.Sprintf("nobody watches for the late effect of the publish for %s", alloc)
@@ -66,8 +66,8 @@ func unknown(v variant, r volume.Record, w world) string {
 	return ""
 }
 
-// unsettled describes a side that is missing or superfluous although the volume counts as settled.
-// It returns "" if there is none.
+// unsettled checks a state in which Next has returned Settled. It describes a side that is missing
+// or superfluous, or returns "".
 func unsettled(v variant, s state) string {
 	r, w := s.mem, s.w
 	wanted := false
@@ -111,8 +111,8 @@ func unsettled(v variant, s state) string {
 	return ""
 }
 
-// stays describes a side that is still on a host that goes down although Next chooses no more
-// steps. It returns "" if there is none.
+// stays checks a state in which Next takes no more steps because the host goes down. It describes a
+// side that is still on the host, or returns "".
 func stays(s state) string {
 	switch {
 	case !s.down:
@@ -125,7 +125,7 @@ func stays(s state) string {
 	return ""
 }
 
-// incomplete describes a side that a mounted claim lacks. It returns "" if there is none.
+// incomplete describes a side that a mounted claim lacks. It returns "" if the claim lacks no side.
 func incomplete(w world, i int, c volume.Claim) string {
 	switch t, b := w.target[i], w.bound[i]; {
 	case t.id == 0 || t.dead || t.bare || c.Mount == nil || *c.Mount != *identity(t):
@@ -138,11 +138,12 @@ func incomplete(w world, i int, c volume.Claim) string {
 	return ""
 }
 
-// enough is the largest number of steps after which a volume must be in its wanted state.
+// enough is the maximum number of steps after which a volume must be in its wanted state.
 const enough = 40
 
-// settles continues a state without further faults, once with every late effect first and once
-// without late effects. It says why the volume does not reach its wanted state, or returns "".
+// settles runs further steps without faults. It does so twice: after every late effect has
+// happened, and without any late effect. It says why the volume does not reach its wanted state, or
+// returns "".
 func (x *explorer) settles(s state) string {
 	s.parked, s.debt.parked, s.w.unseen = 0, 0, false
 	landed := s
@@ -151,7 +152,7 @@ func (x *explorer) settles(s state) string {
 	if bad := x.rests(s); bad != "" {
 		return bad
 	}
-	if s.down { // wanted claims are mounted after the next boot
+	if s.down { // after the next boot, the agent must mount the wanted claims again
 		if bad := x.rests(s.shut()); bad != "" {
 			return "after the next boot: " + bad
 		}
@@ -174,7 +175,7 @@ func (x *explorer) rests(s state) string {
 		}
 		passed = append(passed, k)
 		if s.debt.mem.Leftover {
-			s = s.swap() // the pending calls of the deregistered record precede all other steps
+			s = s.swap() // the agent makes the pending calls of the deregistered record first
 		}
 		a := volume.Next(s.mem, s.observe(x.v, bothUp, allOver, -1))
 		steps = append(steps, string(a.Kind)+" "+a.Alloc)
@@ -197,7 +198,7 @@ func (x *explorer) rests(s state) string {
 				return bad
 			}
 			x.calm[k] = true
-			s = s.shut() // continue after the next boot
+			s = s.shut() // continues after the next boot
 			continue
 		case a.Kind == volume.Wait && s.parked != 0:
 			s.parked, s.w.unseen = 0, false

@@ -11,16 +11,16 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// RuntimeVolume is a volume under the name that a container runtime gave it. A volume has at most
-// one name in each runtime.
+// RuntimeVolume is a volume under the name that a container runtime uses. A volume has at most one
+// name in each runtime.
 type RuntimeVolume struct {
 	Runtime  string `json:"runtime"` // "docker" or "podman"
 	Name     string `json:"name"`
 	VolumeID string `json:"volume_id"`
 
-	// These properties apply to the claims of all containers.
+	// The following properties apply to the claims of all containers.
 	ReadOnly  bool            `json:"read_only,omitempty"`
-	Exclusive bool            `json:"exclusive,omitempty"` // each container has its own claim; otherwise all containers share one
+	Exclusive bool            `json:"exclusive,omitempty"` // set if each container has its own claim; otherwise all containers share one claim
 	Access    call.AccessMode `json:"access_mode,omitempty"`
 	Own       Ownership       `json:"own,omitzero"`
 
@@ -30,24 +30,25 @@ type RuntimeVolume struct {
 	Refs []RuntimeRef `json:"refs,omitempty"`
 }
 
-// RuntimeRef is one use of a volume by a runtime. Docker has one reference for each place where a
+// RuntimeRef records that a runtime uses a volume. Docker has one reference for each place where a
 // container mounts the volume. Podman has one reference for all containers. Docker may send several
-// Mounts for the same id, for example for "docker cp" from a running container. It sends one
-// Unmount for each.
+// Mount requests for the same id, for example for "docker cp" from a running container. It sends
+// one Unmount request for each of them.
 type RuntimeRef struct {
-	ID    string    `json:"id"`    // the reference's id, chosen by the runtime
-	Alloc string    `json:"alloc"` // the alloc of the claim
+	ID    string    `json:"id"`    // id of the reference, which the runtime chose
+	Alloc string    `json:"alloc"` // alloc of the claim that the reference needs
 	Since time.Time `json:"since"`
 
-	// More counts the Mounts for the id that await an Unmount, not including the first.
+	// More is the number of Mount requests for the id without an Unmount request, not counting the
+	// first.
 	More int `json:"more,omitempty"`
 
-	// By identifies the process of the runtime that sent the Mounts. It is empty if that is
-	// unknown.
+	// By identifies the process of the runtime that sent the Mount requests. It is empty if the
+	// process is unknown.
 	By string `json:"by,omitempty"`
 
-	// Returned is set after the runtime has sent an Unmount for every Mount. The agent then keeps
-	// the reference only while a mount namespace still contains the mount.
+	// Returned is set after the runtime has sent an Unmount request for every Mount request. The
+	// agent then keeps the reference only while a mount namespace still contains the mount.
 	Returned bool `json:"returned,omitempty"`
 }
 
@@ -66,13 +67,13 @@ func (v RuntimeVolume) Ref(id string) (RuntimeRef, bool) {
 	return v.Refs[i], true
 }
 
-// Mounting records another Mount for an id. by identifies the process of the runtime that sent it.
-// The claim's alloc has the name of the runtime. If each container has its own claim, a part of the
-// container's id is appended.
+// Mounting records a further Mount request for an id. The parameter by identifies the process of
+// the runtime that sent the request. The alloc of a new reference is the name of the runtime. If
+// each container has its own claim, the alloc also contains a part of the container's id.
 //
-// Podman sends one Mount for all containers and repeats it regardless of earlier ones, so Mounting
-// does not count its Mounts. A docker process sends no Unmount for the Mounts of another process,
-// so its first Mount starts the count again.
+// Podman sends one Mount request for all containers, and may repeat it at any time, so Mounting
+// does not count podman's requests. A docker process sends no Unmount requests for the Mount
+// requests of an earlier process, so its first Mount request starts the count again.
 func (v RuntimeVolume) Mounting(id, by string, now time.Time) RuntimeVolume {
 	v.Refs = slices.Clone(v.Refs)
 	for i, r := range v.Refs {
@@ -100,8 +101,8 @@ func (v RuntimeVolume) Mounting(id, by string, now time.Time) RuntimeVolume {
 	return v
 }
 
-// Unmounting records an Unmount for an id. It ignores an unknown id, because that reference has
-// already been returned.
+// Unmounting records an Unmount request for an id. It ignores an unknown id, because the reference
+// with this id has already been returned.
 func (v RuntimeVolume) Unmounting(id, by string) RuntimeVolume {
 	v.Refs = slices.Clone(v.Refs)
 	for i, r := range v.Refs {
@@ -118,7 +119,7 @@ func (v RuntimeVolume) Unmounting(id, by string) RuntimeVolume {
 	return v
 }
 
-// Returning marks the references that match selects as returned.
+// Returning marks the references for which match returns true as returned.
 func (v RuntimeVolume) Returning(match func(RuntimeRef) bool) RuntimeVolume {
 	v.Refs = slices.Clone(v.Refs)
 	for i, r := range v.Refs {
@@ -129,7 +130,7 @@ func (v RuntimeVolume) Returning(match func(RuntimeRef) bool) RuntimeVolume {
 	return v
 }
 
-// Unneeded returns the allocs for which every reference is returned.
+// Unneeded returns the allocs whose references are all returned.
 func (v RuntimeVolume) Unneeded() (allocs []string) {
 	for _, r := range v.Refs {
 		needed := slices.ContainsFunc(v.Refs, func(o RuntimeRef) bool { return o.Alloc == r.Alloc && !o.Returned })
@@ -140,8 +141,8 @@ func (v RuntimeVolume) Unneeded() (allocs []string) {
 	return allocs
 }
 
-// Settled returns the volume without the returned references. It keeps the references of the allocs
-// in keep, because a mount namespace still contains their mounts.
+// Settled removes the returned references. It keeps those of the allocs in keep, because a mount
+// namespace still contains their mounts.
 func (v RuntimeVolume) Settled(keep []string) RuntimeVolume {
 	return v.Without(func(r RuntimeRef) bool { return r.Returned && !slices.Contains(keep, r.Alloc) })
 }
@@ -151,10 +152,10 @@ func (r RuntimeRef) returned() RuntimeRef {
 	return r
 }
 
-// byAnother reports whether a process other than by sent the Mounts of a reference.
+// byAnother reports whether a process other than by sent the Mount requests of a reference.
 func (r RuntimeRef) byAnother(by string) bool { return r.By != "" && by != "" && r.By != by }
 
-// shortID is the number of characters that docker shows of a container's id.
+// shortID is the number of characters of a container's id that docker shows.
 const shortID = 12
 
 func (v RuntimeVolume) ownAlloc(id string) string {
@@ -167,13 +168,13 @@ func (v RuntimeVolume) ownAlloc(id string) string {
 	return v.Runtime + "-" + hex.EncodeToString(sum[:])
 }
 
-// Without returns the volume without the references that drop selects.
+// Without removes the references for which drop returns true.
 func (v RuntimeVolume) Without(drop func(RuntimeRef) bool) RuntimeVolume {
 	v.Refs = slices.DeleteFunc(slices.Clone(v.Refs), drop)
 	return v
 }
 
-// Claimed reports whether any reference needs the claim of the given alloc.
+// Claimed reports whether any reference uses the claim of the given alloc.
 func (v RuntimeVolume) Claimed(alloc string) bool {
 	return slices.ContainsFunc(v.Refs, func(r RuntimeRef) bool { return r.Alloc == alloc })
 }
@@ -183,8 +184,8 @@ func (v RuntimeVolume) Owner() Owner {
 	return Owner{Kind: OwnerRuntime, Runtime: v.Runtime, Volume: v.Name}
 }
 
-// ReadersOnly reports whether the options of the volume ask for a mode that only permits reading.
-// All containers then only read, with or without the option "ro".
+// ReadersOnly reports whether all access modes that the volume's options permit are read-only. In
+// this case, the containers can only read, with or without the option "ro".
 func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 	found := false
 	for _, c := range of.Capabilities {
@@ -201,7 +202,7 @@ func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 	return found
 }
 
-// Request returns a request for the claim of an alloc, which a reference needs.
+// Request returns the request for the claim that a reference needs.
 func (v RuntimeVolume) Request(alloc string, of Volume) Request {
 	q := Request{
 		Alloc: alloc,
@@ -210,14 +211,14 @@ func (v RuntimeVolume) Request(alloc string, of Volume) Request {
 			Own: v.Own, Owner: v.Owner(),
 		},
 	}
-	if q.ReadOnly { // a claim that only reads cannot change the owner
+	if q.ReadOnly { // a read-only claim cannot change the owner
 		q.Own = v.Own.Explicit()
 	}
 	return q
 }
 
 // Differs returns the names of the options in which two requests for a volume differ. The names are
-// those that the runtimes use. A default owner is not an option.
+// the same as in the runtime's commands. A default owner does not count as an option.
 func (v RuntimeVolume) Differs(o RuntimeVolume) (names []string) {
 	has, wants := v.Own.Explicit(), o.Own.Explicit()
 	for name, differs := range map[string]bool{
@@ -233,7 +234,7 @@ func (v RuntimeVolume) Differs(o RuntimeVolume) (names []string) {
 	return names
 }
 
-// Check returns an error if the agent cannot have stored this value.
+// Check returns an error if the agent never stores such a value.
 func (v RuntimeVolume) Check() error {
 	var errs []error
 	if v.Runtime != plugin.RuntimeDocker && v.Runtime != plugin.RuntimePodman {

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestRuntimeOwner checks that a claim of a runtime never ends without a detach, and that a detach
-// needs force. The refusal must name the containers to stop.
+// TestRuntimeOwner checks that the claim of a container runtime ends only by a detach, and that the
+// detach needs force. The refusal of a detach must name the containers to stop.
 func TestRuntimeOwner(t *testing.T) {
 	o := volume.RuntimeVolume{Runtime: "docker", Name: "shop_data", VolumeID: "data"}.Owner()
 	r := admit(t, offering(call.SingleNodeWriter), with(writer("docker"), owned(o)))
@@ -32,8 +32,8 @@ func TestRuntimeOwner(t *testing.T) {
 	}
 }
 
-// TestRuntimeReferences checks that each id counts as one reference. The options of the volume
-// decide which claim a reference uses.
+// TestRuntimeReferences checks that each id counts as one reference, and that the options of the
+// volume determine which claim a reference uses.
 func TestRuntimeReferences(t *testing.T) {
 	now := time.Unix(1, 0)
 	shared := volume.RuntimeVolume{Runtime: "docker", Name: "d", VolumeID: "d"}
@@ -74,8 +74,8 @@ func TestRuntimeReferences(t *testing.T) {
 	}
 }
 
-// TestRuntimeCounts checks that Docker's Mounts of one id are counted, because the same process
-// sends one Unmount for each. Podman's Mounts must not be counted.
+// TestRuntimeCounts checks that Docker's Mount requests for one id are counted, because the same
+// process sends one Unmount request for each of them. Podman's Mount requests must not be counted.
 func TestRuntimeCounts(t *testing.T) {
 	now := time.Unix(1, 0)
 	v := volume.RuntimeVolume{Runtime: plugin.RuntimeDocker, Name: "d", VolumeID: "d"}
@@ -106,7 +106,8 @@ func TestRuntimeCounts(t *testing.T) {
 	v.Runtime = plugin.RuntimePodman
 	is("podman's", v.Mounting("a", "one", now).Mounting("a", "two", now), 0, false)
 
-	// A kept reference also keeps its claim. Another reference needs the claim, too.
+	// A reference that is kept also keeps its claim. Another reference to the same claim also keeps
+	// the claim.
 	back := twice.Unmounting("a", "two")
 	if got := back.Settled([]string{plugin.RuntimeDocker}); len(got.Refs) != 1 {
 		t.Errorf("kept: %+v", got)

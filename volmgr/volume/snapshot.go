@@ -12,25 +12,27 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// SnapshotIntent is a snapshot, or a group of snapshots, whose creation is not known to have
-// finished. The agent drops the intent after that, because the plugin keeps the finished snapshot.
+// SnapshotIntent is the intent to create a snapshot or a group of snapshots. The agent drops the
+// intent as soon as the creation is known to have finished, because the plugin then keeps the
+// snapshot.
 type SnapshotIntent struct {
 	PluginID string `json:"plugin_id"`
 	Driver   string `json:"driver"`
 
-	// Name is the plugin's name for the snapshot. A request with the same name continues this
-	// intent.
+	// Name is the name of the snapshot in the call to the plugin. A request with the same name
+	// continues this intent.
 	Name string `json:"name"`
 
 	// Group is set for a group snapshot. A snapshot and a group snapshot may have the same name.
 	Group   bool      `json:"group,omitempty"`
-	Volumes []string  `json:"volumes"`      // volume ids, sorted
-	Sources []string  `json:"sources"`      // their external ids, in the same order
-	ID      string    `json:"id,omitempty"` // the plugin's id, once it is known
+	Volumes []string  `json:"volumes"`      // volume ids, in sorted order
+	Sources []string  `json:"sources"`      // external ids of the volumes, in the same order
+	ID      string    `json:"id,omitempty"` // the plugin's id of the snapshot; empty until it is known
 	Since   time.Time `json:"since"`
 }
 
-// Key returns the key of the intent. A driver has at most one snapshot and one group for each name.
+// Key returns the key of the intent. For each name, a driver has at most one snapshot and one
+// group.
 func (s SnapshotIntent) Key() string {
 	kind := "snapshot"
 	if s.Group {
@@ -39,7 +41,7 @@ func (s SnapshotIntent) Key() string {
 	return s.Driver + "\x00" + kind + "\x00" + s.Name
 }
 
-// Noun returns the word for the intent: "snapshot" or "group snapshot".
+// Noun returns "snapshot" or "group snapshot".
 func (s SnapshotIntent) Noun() string { return noun(s.Group) }
 
 func noun(group bool) string {
@@ -49,12 +51,12 @@ func noun(group bool) string {
 	return "snapshot"
 }
 
-// Same reports whether two intents with one name have the same volumes.
+// Same reports whether two intents with the same name are for the same volumes.
 func (s SnapshotIntent) Same(o SnapshotIntent) bool {
 	return s.Key() == o.Key() && s.PluginID == o.PluginID && slices.Equal(s.Sources, o.Sources)
 }
 
-// Check returns an error if the agent cannot have stored this intent.
+// Check returns an error if the agent never stores such an intent.
 func (s SnapshotIntent) Check() error {
 	errs := []error{CheckID("snapshot name", s.Name), CheckPluginID(s.PluginID)}
 	if s.Driver == "" || len(s.Volumes) == 0 || len(s.Volumes) != len(s.Sources) {
@@ -65,30 +67,30 @@ func (s SnapshotIntent) Check() error {
 
 // SnapshotAsk is a request to create a snapshot or a group of snapshots.
 type SnapshotAsk struct {
-	Volumes    []string // volume ids; a group may have several
+	Volumes    []string // volume ids; only a group may have several
 	Group      bool
-	Name       string // a request with the same name continues the first one
+	Name       string // a request with the same name continues the earlier request
 	Parameters map[string]string
-	Secrets    map[string]call.SecretRef // these override the secrets of the volumes
+	Secrets    map[string]call.SecretRef // secrets that override those of the volumes
 }
 
-// MadeSnapshot is a created or unfinished snapshot, or a group of them. For a group, Snapshots
-// holds all members. ID is empty until the plugin returns it.
+// MadeSnapshot is a snapshot or a group of snapshots, which may be unfinished. For a group,
+// Snapshots holds all members. ID is empty until the plugin returns it.
 type MadeSnapshot struct {
 	Intent SnapshotIntent
 	call.GroupSnapshot
 }
 
-// SnapshotsAsk selects the snapshots to list. An empty field selects all.
+// SnapshotsAsk selects the snapshots to list. An empty field excludes no snapshots.
 type SnapshotsAsk struct {
 	PluginID string
-	VolumeID string // the request uses the plugin and the secrets of this volume
+	VolumeID string // id of a volume; the list uses its plugin and its secrets
 	Secrets  map[string]call.SecretRef
 	// Pending selects only unfinished snapshots. The agent then calls no plugin.
 	Pending bool
 }
 
-// Snapshots holds the snapshots that plugins list, and also the unfinished ones.
+// Snapshots holds the snapshots that plugins list, and the unfinished snapshots.
 type Snapshots struct {
 	Listed  []ListedSnapshot
 	Pending []PendingSnapshot
@@ -106,7 +108,7 @@ type ListedSnapshot struct {
 // PendingSnapshot is an unfinished snapshot that no plugin lists.
 type PendingSnapshot struct {
 	SnapshotIntent
-	Doing string // the current work on the snapshot, in words; empty if there is none
+	Doing string // a description of the agent's current work on the snapshot; may be empty
 }
 
 // SnapshotAt identifies a snapshot, or a group snapshot, at a plugin.
@@ -114,35 +116,36 @@ type SnapshotAt struct {
 	PluginID string
 	ID       string
 	Group    bool
-	Members  []string // the known members of a group
+	Members  []string // the known members, if the object is a group
 	Secrets  map[string]call.SecretRef
 }
 
-// Noun returns the word for the object: "snapshot" or "group snapshot".
+// Noun returns "snapshot" or "group snapshot".
 func (r SnapshotAt) Noun() string { return noun(r.Group) }
 
 // SnapshotName is the name with which a snapshot, or a group of snapshots, was created. The agent
-// keeps the name after the snapshot is complete. Users can then write the name instead of the id
-// that the plugin assigned.
+// keeps the name after the snapshot is complete, so that users can write the name instead of the
+// plugin's id.
 type SnapshotName struct {
 	PluginID string `json:"plugin_id"`
 	Driver   string `json:"driver"`
 	Name     string `json:"name"`
 	Group    bool   `json:"group,omitempty"`
-	ID       string `json:"id"` // the plugin's id
+	ID       string `json:"id"` // the plugin's id of the snapshot
 }
 
-// Named returns the name of the intent together with the id that the plugin returned.
+// Named returns a SnapshotName with the name of the intent and the id that the plugin returned.
 func (s SnapshotIntent) Named(id string) SnapshotName {
 	return SnapshotName{PluginID: s.PluginID, Driver: s.Driver, Name: s.Name, Group: s.Group, ID: id}
 }
 
-// Key returns a key of both name and id, because several snapshots may have the same name.
+// Key returns a key that contains both name and id, because several snapshots may have the same
+// name.
 func (n SnapshotName) Key() string {
 	return SnapshotIntent{Driver: n.Driver, Group: n.Group, Name: n.Name}.Key() + "\x00" + n.ID
 }
 
-// Check returns an error if the agent cannot have stored this name.
+// Check returns an error if the agent never stores such a name.
 func (n SnapshotName) Check() error {
 	errs := []error{CheckID("snapshot name", n.Name), CheckPluginID(n.PluginID)}
 	if n.Driver == "" || n.ID == "" {
@@ -164,8 +167,8 @@ func SnapshotIDs(names []SnapshotName, driver string, group bool, name string) [
 	return slices.Compact(ids)
 }
 
-// NameOf returns the name of a snapshot, or "" if the agent knows none. If there are several names,
-// it sorts them and joins them with commas.
+// NameOf returns the name of a snapshot, or "" if the agent knows no name. Several names are sorted
+// and joined with commas.
 func NameOf(names []SnapshotName, driver string, group bool, id string) string {
 	var all []string
 	for _, n := range names {
@@ -178,17 +181,17 @@ func NameOf(names []SnapshotName, driver string, group bool, id string) string {
 	return strings.Join(all, ", ")
 }
 
-// PendingChange is a requested change of storage that is not known to have finished. A pending
-// change is not a problem in itself.
+// PendingChange is a requested change of storage that may not have finished yet. A pending change
+// by itself is not a problem.
 type PendingChange struct {
-	Subject string        // for example "volume \"data\"" or "snapshot \"nightly\""
+	Subject string        // the object, for example "volume \"data\"" or "snapshot \"nightly\""
 	Since   time.Time     // zero if unknown
-	Message string        // the progress of the change
+	Message string        // describes the progress of the change
 	Command remedy.Remedy // the command that shows or continues the change
 }
 
-// PendingChanges returns all pending changes: changes of volumes by volume id, then changes of
-// snapshots, oldest first.
+// PendingChanges returns all pending changes. The changes of volumes come first, sorted by volume
+// id. The changes of snapshots follow, oldest first.
 func PendingChanges(volumes []Record, snapshots []SnapshotIntent) []PendingChange {
 	var all []PendingChange
 	for _, r := range volumes {
@@ -203,7 +206,7 @@ func PendingChanges(volumes []Record, snapshots []SnapshotIntent) []PendingChang
 	return all
 }
 
-// Pending returns the unfinished changes of a volume.
+// Pending returns the pending changes of a volume.
 func (v Volume) Pending() []PendingChange {
 	var all []PendingChange
 	add := func(command remedy.Remedy, format string, args ...any) {

@@ -9,34 +9,35 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// state is one state of the agent and of the world.
+// state is one state of the agent and of the simulated world.
 type state struct {
-	mem, disk volume.Record // disk is the record that a crash would leave
+	mem, disk volume.Record // mem is the record in memory, and disk is the record that survives a crash
 	w         world
 	parked    parkedSet
-	// undo is set by a failed stage and cleared by an unstage. While it is set and nothing is
+	// undo is set by a failed stage and cleared by an unstage. While undo is set and no target is
 	// published, the agent must not stage again.
 	undo bool
-	// lied is set while the plugin wrongly claims that it staged the volume.
+	// lied is set while the plugin wrongly claims that the volume is staged.
 	lied bool
-	// proved is set while no mounting call has followed the last proof of unmount.
+	// proved is set by a proof of unmount, and cleared by the next call that makes a mount.
 	proved bool
-	// refused is set after the node has refused to expand the mounted volume.
+	// refused is set after the node has refused to expand the volume at its present mount.
 	refused bool
-	// behind is set after a user has unmounted the mount that owns the claim. The next such mount
-	// clears it.
+	// behind is set after a user has unmounted the mount that owns the claim. The next mount that
+	// owns the claim clears it.
 	behind bool
 	// down is set while the host goes down.
 	down bool
 	left budget
 
-	// This half holds the record that a forced deregister kept for the same storage, if any. If swapped
-	// is set, the two records are exchanged, so that the next step belongs to that record.
+	// This half holds the record that the agent keeps after a forced deregister of the same
+	// storage, if there was one. If swapped is set, the two records are exchanged, so that the next
+	// step belongs to the deregistered record.
 	debt    half
 	swapped bool
 }
 
-// half holds the part of a state that belongs to one of two records of the same storage.
+// half is the part of a state that belongs to one of two records of the same storage.
 type half struct {
 	mem, disk volume.Record
 	parked    parkedSet
@@ -48,7 +49,7 @@ func (s state) swap() state {
 	return s
 }
 
-// straight returns the state with both records in their usual places.
+// straight returns the state with swapped cleared, so that mem is the registered record.
 func (s state) straight() state {
 	if s.swapped {
 		return s.swap()
@@ -56,22 +57,22 @@ func (s state) straight() state {
 	return s
 }
 
-// blocked reports whether pending calls of a forced deregister block the calls of this record.
+// blocked reports whether pending calls of a forced deregister block the calls of the record mem.
 func (s state) blocked() bool { return s.debt.mem.Leftover && !s.swapped }
 
-// paid returns the state without the deregistered record, which has nothing left to undo. The
-// change is on disk at once.
+// paid removes the deregistered record after all its sides have been undone. The removal is on disk
+// at once.
 func (s state) paid() state {
 	s = s.straight()
 	s.debt = half{}
 	return s
 }
 
-// budget limits the faults, crashes and changes of intent that may still happen. It bounds the
+// budget limits the faults, crashes and changes of intent that may still happen, which bounds the
 // search.
 type budget struct{ faults, crashes, intents uint8 }
 
-// parkedSet is a set of steps that wait for a retry.
+// parkedSet is a set of failed steps that wait for a retry.
 type parkedSet uint32
 
 var parkable = []volume.Action{
@@ -109,7 +110,7 @@ func (s parkedSet) keys() map[string]bool {
 	return keys
 }
 
-// fresh returns an id that neither an existing nor a remembered mount has.
+// fresh returns an id that differs from those of all existing and recorded mounts.
 func (s *state) fresh() uint8 {
 	var used [32]bool
 	for _, p := range []place{s.w.stage, s.w.target[0], s.w.target[1], s.w.bound[0], s.w.bound[1]} {
@@ -130,7 +131,7 @@ func (s *state) fresh() uint8 {
 	return uint8(slices.Index(used[1:], false) + 1)
 }
 
-// key identifies a state. Two states with the same key have the same future.
+// key identifies a state. The same states can follow two states with the same key.
 type key [80]byte
 
 func (s *state) key() (k key) {
@@ -149,7 +150,8 @@ func (s *state) key() (k key) {
 	return k
 }
 
-// future returns a key of the part of a state that matters without further faults.
+// future returns a key that covers only those fields of a state that matter if no further faults
+// occur.
 func (s *state) future() (k key) {
 	b := appendRecord(k[:0], s.mem, &s.w)
 	b = appendRecord(b, s.debt.mem, &s.w)
@@ -178,7 +180,7 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 		bits(awaits(r, stagingPath), awaits(r, targets[0]), awaits(r, targets[1]), n.Boot == w.bootID(), watchesAttachment(r, false), watchesAttachment(r, true),
 			r.Volume.RegisteredAt.IsZero()),
 		side(n.Attached)<<2|side(n.Staged), mount(n.Mount),
-		bits(r.Leftover, len(n.Unseen) > 0, owes(r, call.NodeUnstage, stagingPath), owes(r, call.NodeUnpublish, targets[0]), owes(r, call.NodeUnpublish, targets[1])))
+		bits(r.Leftover, len(n.Unseen) > 0, hasPendingCall(r, call.NodeUnstage, stagingPath), hasPendingCall(r, call.NodeUnpublish, targets[0]), hasPendingCall(r, call.NodeUnpublish, targets[1])))
 	var seq [2]uint64
 	for i, alloc := range allocs {
 		c, ok := r.Claims[alloc]
@@ -206,8 +208,8 @@ func bits(bs ...bool) (n byte) {
 	return n
 }
 
-// crash returns the state after a crash and a restart of the agent. Changes without a commit are
-// lost. A plugin may still be working on its last call, unless the host was restarted too.
+// crash returns the state after a crash and a restart of the agent. Changes that were not committed
+// are lost. The plugin may still be working on its last call, unless the host was also restarted.
 func (s state) crash(after volume.Stop) state {
 	s = s.straight()
 	s.mem, s.debt.mem = s.disk, s.debt.disk
@@ -217,17 +219,18 @@ func (s state) crash(after volume.Stop) state {
 	s = s.loaded(after)
 	s.undo, s.proved, s.down = false, false, false
 	if after == volume.Rebooted {
-		// The agent stores the changed records together with the new boot id. Otherwise, the next
-		// agent would treat the boot as new once more.
+		// The agent stores the changed records together with the new boot id. Otherwise, after
+		// another crash, the next agent would again treat the boot as new.
 		s.disk, s.debt.disk = s.mem, s.debt.mem
 		s = s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
 	}
 	return s
 }
 
-// loaded returns the state with both records as the agent loads them at its start.
+// loaded returns the state with both records in the form in which the agent loads them at its
+// start.
 func (s state) loaded(after volume.Stop) state {
-	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false // a proof is never stored
+	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false // the agent never stores a proof
 	s.parked, s.debt.parked = 0, 0
 	s.mem, _ = volume.Loaded(s.mem, after, s.debt.mem.Leftover)
 	if !s.debt.mem.Leftover {
@@ -243,7 +246,7 @@ func (s state) loaded(after volume.Stop) state {
 	return s
 }
 
-// reap detaches the claim that its mount owns.
+// reap detaches the first claim if past is set, because the mount that owns the claim has ended.
 func (s state) reap(past bool) state {
 	if next, err := volume.Detach(s.mem, allocs[0]); past && err == nil {
 		s.mem, s.disk, s.parked = next, next, 0
@@ -251,7 +254,8 @@ func (s state) reap(past bool) state {
 	return s
 }
 
-// stop restarts the agent after a clean stop. Every change is then on disk.
+// stop returns the state after a clean stop and a restart of the agent. Every change is then on
+// disk.
 func (s state) stop() state {
 	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false
 	s.disk, s.debt.disk = s.mem, s.debt.mem
@@ -260,7 +264,8 @@ func (s state) stop() state {
 	return s
 }
 
-// shut stops the agent cleanly while its host goes down, and starts the next boot.
+// shut returns the state after a clean stop of the agent, a shutdown of the host, and the next
+// boot.
 func (s state) shut() state {
 	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false
 	s.disk, s.debt.disk = s.mem, s.debt.mem
@@ -270,7 +275,7 @@ func (s state) shut() state {
 	return s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
 }
 
-// observe returns the agent's view of the world and of the host.
+// observe returns the agent's observation of the host and the plugin in this state.
 func (s state) observe(v variant, up serving, o over, hung int) volume.Observed {
 	obs := s.w.observe(v, s.mem, up, o, s.parked, hung)
 	obs.Down = s.down
@@ -280,8 +285,8 @@ func (s state) observe(v variant, up serving, o over, hung int) volume.Observed 
 	return obs
 }
 
-// save stores the outcome of a step in the same way as the reconcile queue. A commit for which the
-// agent does not wait may be lost.
+// save stores the outcome of a step in the same way as the reconcile queue. A crash may lose a
+// commit for which the agent does not wait.
 func (s state) save(a volume.Action, out volume.Outcome) state {
 	before := s.mem
 	s.mem, _ = volume.Apply(s.mem, a, out)
@@ -292,8 +297,8 @@ func (s state) save(a volume.Action, out volume.Outcome) state {
 	return s
 }
 
-// intent is a request of a user. An accepted request is on disk together with all earlier
-// checkpoints. It also clears every backoff.
+// intent is a request of a user. An accepted request is on disk, together with all earlier
+// checkpoints. It also ends every backoff.
 type intent struct {
 	what  string
 	alloc int
@@ -301,17 +306,17 @@ type intent struct {
 
 var intents = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"release", 1}}
 
-// escapes lists the requests for a volume whose plugin does not work.
+// escapes lists the requests that users make if the plugin does not work.
 var escapes = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"umount", 0}, {"lazy", 0}, {"lazy", 1}, {"force", 0}}
 
-// returns lists the requests for storage that a user deregisters by force and registers again. The
-// second alloc then claims it.
+// returns lists the requests of a user who deregisters storage by force and registers it again.
+// Afterwards, the second alloc claims the storage.
 var returns = []intent{{"claim", 0}, {"release", 0}, {"lazy", 0}, {"force", 0}, {"claim", 1}, {"release", 1}}
 
-// ends lists the requests before and while the host goes down.
+// ends lists the requests that users make before the host goes down and while it goes down.
 var ends = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"go down", 0}}
 
-// growths lists the requests for a volume that must become larger.
+// growths lists the requests that users make for a volume that they also expand.
 var growths = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"expand", 0}}
 
 func (v variant) intents() []intent {
@@ -330,7 +335,7 @@ func (v variant) intents() []intent {
 	return intents
 }
 
-// wish applies an intent and reports whether it changed anything.
+// wish returns the state after a user's request, and reports whether the request changed anything.
 func (s state) wish(v variant, in intent) (state, bool) {
 	if s.swapped {
 		next, changed := s.swap().wish(v, in)
@@ -346,7 +351,7 @@ func (s state) wish(v variant, in intent) (state, bool) {
 		return s, !was
 	}
 	if s.down && in.what == "claim" {
-		return s, false // the agent refuses such a claim
+		return s, false // while the host goes down, the agent refuses new claims
 	}
 	next, changed, err := s.wished(v, in)
 	if err != nil || !changed {

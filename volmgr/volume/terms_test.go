@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// The compiler rejects this line unless Terms is comparable.
+// This line compiles only if Terms is comparable.
 var _ map[Terms]bool
 
 // allTerms returns terms in which every field is set.
@@ -21,7 +21,7 @@ func allTerms() Terms {
 }
 
 // TestTermsDifferences checks the names of the terms that differ. An omitted mode, a group that the
-// plugin applies, and a default owner must not count.
+// plugin sets, and a default owner must not count as differences.
 func TestTermsDifferences(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(had, asked *Terms)
@@ -63,10 +63,10 @@ func TestTermsDifferences(t *testing.T) {
 	}
 }
 
-// TestEveryTermIsCompared changes each field of the terms, including fields of nested structs. It
-// fails for a new field that the code does not compare.
+// TestEveryTermIsCompared changes each field of the terms, including the fields of nested structs.
+// The test fails if differences does not compare a field, for example a new one.
 func TestEveryTermIsCompared(t *testing.T) {
-	decided := []string{"Own.ByPlugin"} // the agent decides this field
+	decided := []string{"Own.ByPlugin"} // the agent sets these fields itself
 	var each func(v reflect.Value, path string, asked *Terms)
 	each = func(v reflect.Value, path string, asked *Terms) {
 		for i := range v.NumField() {

@@ -5,8 +5,8 @@ import "github.com/volagent/volagent/volmgr/call"
 // upPlanner chooses the steps that mount and expand a volume.
 type upPlanner struct{ *planner }
 
-// up chooses the next step that makes a side for the wanted claims. It reports whether it chose
-// one.
+// up chooses the next step that makes a side for the wanted claims. It reports whether it chose a
+// step.
 func (p upPlanner) up() bool {
 	switch {
 	case !p.anyWanted():
@@ -40,13 +40,13 @@ func (p upPlanner) up() bool {
 	return false
 }
 
-// dead reports whether the staged mount returns only errors.
+// dead reports whether the mount at the staging path returns only errors.
 func (p upPlanner) dead() bool {
 	return p.o.Staging.Seen == SeenDead && p.r.Node.Staged != Absent
 }
 
-// clear chooses a step that undoes all mounts above the staging. The agent can then make the
-// staging again for the same claims.
+// clear chooses a step that undoes the staging and all mounts that depend on it. Afterwards, the
+// agent can stage the volume again for the same claims.
 func (p upPlanner) clear() bool {
 	for _, c := range p.claims {
 		if p.unpublish(c) {
@@ -56,8 +56,9 @@ func (p upPlanner) clear() bool {
 	return p.unstage()
 }
 
-// stagingUp connects and stages the volume. chosen reports whether it chose a step. ok reports
-// whether the staging is complete, so that the agent may publish claims.
+// stagingUp chooses a step that connects or stages the volume. The result chosen reports whether it
+// chose a step, and ok reports whether the staging is complete, so that the agent may publish
+// claims.
 func (p upPlanner) stagingUp() (chosen, ok bool) {
 	n, caps := p.r.Node, p.o.Plugin.Info.Caps
 	switch {
@@ -77,7 +78,7 @@ func (p upPlanner) stagingUp() (chosen, ok bool) {
 		return p.unstage(), false
 	case len(n.PendingCalls) > 0 && (caps.Stage || n.Uses.Stage):
 		return p.unpublishForPending(), false
-	case p.o.Plugin.Unasked(call.ControllerPublish): // the plugin may need ControllerPublishVolume
+	case p.o.Plugin.Unasked(call.ControllerPublish): // without its capabilities, the plugin may need ControllerPublishVolume
 		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, call.ControllerPublish)), false
 	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
 		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false
@@ -98,17 +99,17 @@ func (p upPlanner) stagingUp() (chosen, ok bool) {
 	}
 }
 
-// waitForUnstage notes a wait until no earlier unstage can still take effect.
+// waitForUnstage notes a wait until an earlier unstage can no longer take effect.
 func (p upPlanner) waitForUnstage() bool {
 	return p.wait(CauseWatch, "an unstage of unknown outcome may still unmount %s", p.r.Node.StagingPath)
 }
 
-// publish chooses the next step that makes the mounts of one claim.
+// publish chooses the next step that makes a mount of one claim.
 func (p upPlanner) publish(c Claim) bool {
 	s := p.o.Targets[c.Alloc]
 	switch {
 	case c.Published == Failed:
-		return false // the step that undoes it is parked
+		return false // the undoing step has failed and waits for its retry
 	case c.Published != Absent && s.Seen == SeenDead:
 		return p.unpublish(c)
 	case s.Seen == SeenHung || s.Seen == SeenError:
@@ -124,7 +125,7 @@ func (p upPlanner) publish(c Claim) bool {
 	case c.Published == Present:
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target})
 	case hasPendingCallAt(p.r, c.Target):
-		return false // the pending call must be made before, and the planner has noted why it waits
+		return false // the pending call comes first, and the planner has noted why that call must wait
 	case p.undoing(c.Target):
 		return p.wait(CauseWatch, "an unpublish of unknown outcome may still unmount %s", c.Target)
 	default:
@@ -132,7 +133,7 @@ func (p upPlanner) publish(c Claim) bool {
 	}
 }
 
-// bind chooses the bind mount at the own directory of a published claim.
+// bind chooses the bind mount on the own directory of a published claim.
 func (p upPlanner) bind(c Claim) bool {
 	s := p.o.Binds[c.Alloc]
 	switch {

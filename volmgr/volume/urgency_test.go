@@ -6,8 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestUrgency checks that a change is saved at once if users see it or the next agent cannot
-// discover it. Earlier checkpoints may be saved later.
+// TestUrgency checks which changes the agent saves at once. These are changes that users see, and
+// changes that the next agent could not discover on the host.
 func TestUrgency(t *testing.T) {
 	one, two := &volume.MountIdentity{ID: 1}, &volume.MountIdentity{ID: 2}
 	with := func(state volume.ClaimState, mount, bound *volume.MountIdentity) volume.Record {

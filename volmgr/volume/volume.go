@@ -12,36 +12,37 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// Volume describes a storage volume. It does not contain the mounts on this host.
+// Volume describes a storage volume. It contains no data about mounts on this host.
 type Volume struct {
 	ID         string `json:"id"`
 	Name       string `json:"name"`
 	PluginID   string `json:"plugin_id"`
-	Driver     string `json:"driver"`      // CSI driver name; with ExternalID unique on a host
+	Driver     string `json:"driver"`      // name of the CSI driver; unique on a host together with ExternalID
 	ExternalID string `json:"external_id"` // CSI volume_id; empty until the volume is created
 
 	SnapshotID  string `json:"snapshot_id,omitempty"`
 	CloneID     string `json:"clone_id,omitempty"`
-	CapacityMin int64  `json:"capacity_min,omitempty"` // requested bytes; 0 means any
+	CapacityMin int64  `json:"capacity_min,omitempty"` // requested size in bytes; 0 means any
 	CapacityMax int64  `json:"capacity_max,omitempty"`
-	Capacity    int64  `json:"capacity,omitempty"` // bytes that the plugin provided; 0 means unknown
+	Capacity    int64  `json:"capacity,omitempty"` // size in bytes that the plugin provided; 0 means unknown
 
 	Capabilities []call.Capability    `json:"capabilities"`
 	MountOptions call.MountOptions    `json:"mount_options,omitzero"`
 	Topology     call.TopologyRequest `json:"topology_request,omitzero"`
-	Topologies   []map[string]string  `json:"topologies,omitempty"` // accessible_topology that the plugin returned
+	Topologies   []map[string]string  `json:"topologies,omitempty"` // CSI accessible_topology, as the plugin returned it
 
-	// TopologySent is the topology of the CreateVolume call, until the outcome of that call is
-	// known. It equals Topology, or the default if Topology names no place.
+	// TopologySent is the topology in the CreateVolume call, until the outcome of this call is
+	// known. It equals Topology if the user requested a topology. Otherwise it is the default
+	// topology.
 	TopologySent call.TopologyRequest      `json:"topology_sent,omitzero"`
 	Parameters   map[string]string         `json:"parameters,omitempty"`
-	Mutable      map[string]string         `json:"mutable_parameters,omitempty"` // the values in force, as far as the agent knows
+	Mutable      map[string]string         `json:"mutable_parameters,omitempty"` // current values, as far as the agent knows
 	Context      map[string]string         `json:"context,omitempty"`
 	Secrets      map[string]call.SecretRef `json:"secrets,omitempty"`
 	Reclaim      string                    `json:"reclaim,omitempty"`
 
-	// Modifying holds the mutable parameters of a modify that is not known to have finished. Each
-	// of them has either the value in Mutable or the value here.
+	// Modifying holds the new values of mutable parameters, if a modify may not have finished. Each
+	// of these parameters has either its value in Mutable or its value here.
 	Modifying map[string]string `json:"modifying,omitempty"`
 
 	// Created is set if this agent created the volume. It is not set for a registered volume.
@@ -50,7 +51,7 @@ type Volume struct {
 	// Provision is the intent of an unfinished create or delete.
 	Provision Provision `json:"provision,omitempty"`
 
-	// Expansion is a requested increase of the size that has not finished.
+	// Expansion is a requested expansion that has not finished.
 	Expansion    Expansion `json:"expansion,omitzero"`
 	RegisteredAt time.Time `json:"registered_at"`
 }
@@ -65,10 +66,10 @@ const (
 	Deleting     Provision = "deleting"
 )
 
-// TopologyToSend returns the topology of a CreateVolume call for a request. had is the record of an
-// earlier create that the request continues. The call then repeats the topology of that create. In
-// a record of a release without DefaultTopology, TopologySent is empty, because that release sent
-// no default.
+// TopologyToSend returns the topology for the CreateVolume call of a request. The parameter had is
+// the record of an earlier create that the request may continue. The call then repeats the topology
+// of the earlier create. TopologySent is empty in the record of an older release, because that
+// release sent no default topology.
 func (v Volume) TopologyToSend(p plugin.Info, had Volume) call.TopologyRequest {
 	switch {
 	case v.Topology.Given():
@@ -82,8 +83,8 @@ func (v Volume) TopologyToSend(p plugin.Info, had Volume) call.TopologyRequest {
 	}
 }
 
-// CheckCloneSource returns an error if this host cannot reach the volume. A clone with the default
-// topology would not be possible.
+// CheckCloneSource returns an error if this host cannot reach the volume. In that case, a clone
+// with the default topology is not possible.
 func (v Volume) CheckCloneSource(p plugin.Info) error {
 	from := v.outOfReach(p)
 	if from == "" {
@@ -94,8 +95,8 @@ func (v Volume) CheckCloneSource(p plugin.Info) error {
 }
 
 // reaches returns an error if the plugin cannot reach the volume from this host (CSI
-// accessible_topology). It returns nil if the volume or the plugin names no topology. The agent
-// does not know the topology of a node part that it never asked.
+// accessible_topology). It returns nil if the topology of the volume or of the node is unknown. For
+// example, the agent does not know the topology of a node part that it has never asked.
 func (v Volume) reaches(p plugin.Info) error {
 	from := v.outOfReach(p)
 	if from == "" {
@@ -105,8 +106,8 @@ func (v Volume) reaches(p plugin.Info) error {
 		v.ID, from, segments(p.Topology)).WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 }
 
-// outOfReach describes the places from which a node can reach the volume, if this host is not one
-// of them. Otherwise it returns "".
+// outOfReach describes the topology segments from which a node can reach the volume, if this host
+// is in none of them. Otherwise it returns "".
 func (v Volume) outOfReach(p plugin.Info) string {
 	if !p.Caps.Topology || len(p.Topology) == 0 || len(v.Topologies) == 0 {
 		return ""
@@ -134,7 +135,7 @@ func (v Volume) outOfReach(p plugin.Info) string {
 	return strings.Join(places, ", or from ")
 }
 
-// in reports whether a topology contains a segment. Keys are not case-sensitive (CSI spec,
+// in reports whether a topology contains a segment. The case of the key does not matter (CSI spec,
 // Topology).
 func in(topology map[string]string, key, value string) bool {
 	for k, have := range topology {
@@ -145,7 +146,7 @@ func in(topology map[string]string, key, value string) bool {
 	return false
 }
 
-// segments formats a topology as words.
+// segments formats a topology as a text.
 func segments(t map[string]string) string {
 	words := make([]string, 0, len(t))
 	for _, key := range slices.Sorted(maps.Keys(t)) {
@@ -154,11 +155,12 @@ func segments(t map[string]string) string {
 	return strings.Join(words, " ")
 }
 
-// namesMost is the largest number of volumes that the message of a refusal names.
+// namesMost is the maximum number of volumes that the message of a refusal names.
 const namesMost = 5
 
-// createAgain returns the remedy that continues the create of a volume. Settings without a flag
-// must have come from a volume file, so the repeated command needs that file.
+// createAgain returns the remedy that continues an unfinished create of a volume. Some settings
+// have no flag and can come only from a volume file. With such settings, the repeated command also
+// needs that file.
 func (v Volume) createAgain() remedy.Remedy {
 	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" {
 		return remedy.Of(remedy.CreateFromFile)
@@ -196,7 +198,7 @@ func (v Volume) createAgain() remedy.Remedy {
 	return remedy.Of(remedy.CreateAgain, subjects...)
 }
 
-// checkSecrets returns an error if a reference does not name exactly one source.
+// checkSecrets returns an error if a reference to a secret does not have exactly one source.
 func (v Volume) checkSecrets() error {
 	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
 		switch ref := v.Secrets[name]; {
@@ -213,8 +215,9 @@ func (v Volume) checkSecrets() error {
 	return nil
 }
 
-// Keeping replaces each reference that has Keep by the sealed value that the volume had. It returns
-// an error if the volume had no sealed value.
+// Keeping returns the volume with the sealed values that it already has. If Keep is set in a
+// reference to a secret, Keeping replaces the reference with the sealed value in had. It returns an
+// error if had contains no such value.
 func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 	refs := maps.Clone(v.Secrets)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -233,37 +236,37 @@ func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 	return v, nil
 }
 
-// Expansion is an increase of the size that has not finished. ControllerExpandVolume enlarges the
+// Expansion is an unfinished expansion of a volume. First, ControllerExpandVolume enlarges the
 // storage. Then NodeExpandVolume enlarges the contents on this host, such as the file system. The
-// agent stores each size before the call, so a crash does not lose it. It also keeps the sizes
-// while the volume is not mounted.
+// agent stores the requested size before each call, so a crash does not lose the size. The agent
+// also keeps the sizes while the volume is not mounted.
 //
 //	Expand ──► Want ──ControllerExpandVolume──► Node ──NodeExpandVolume──► (over)
 //	             │ final refusal                 │ final refusal
 //	             ▼                               ▼
 //	          Refused, over                   Refused; once more at the next mount
 type Expansion struct {
-	// Want is the size to request from the controller, in bytes. It is 0 after the answer of the
-	// controller.
+	// Want is the size in bytes to request from the controller. It becomes 0 when the controller
+	// has answered.
 	Want int64 `json:"want,omitempty"`
 
-	// Offline is set with Want if the plugin expands only volumes that are not in use. No side of
-	// the volume was on the host when the user requested the expansion. The agent connects and
-	// mounts nothing until the expansion ends.
+	// Offline is set together with Want if the plugin expands only volumes that are not in use.
+	// When the user requested the expansion, the volume had no side on the host. Until the
+	// expansion ends, the agent does not connect or mount the volume.
 	Offline bool `json:"offline,omitempty"`
 
-	// Node is the size to request from the node service, in bytes. It is 0 if no such request is
-	// due.
+	// Node is the size in bytes to request from the node service. It is 0 if no such request is
+	// needed.
 	Node int64 `json:"node,omitempty"`
 
-	// Refused is the final failure of the last expansion. The next expansion clears it.
+	// Refused is the refusal that ended the last expansion. The next expansion clears it.
 	Refused Refusal `json:"refused,omitzero"`
 }
 
 // Refusal is the final answer of a plugin that refused an expansion.
 type Refusal struct {
 	Step    call.Method `json:"step"` // ControllerExpand or NodeExpand
-	Size    int64       `json:"size"` // requested bytes
+	Size    int64       `json:"size"` // requested size in bytes
 	Code    string      `json:"code"`
 	Message string      `json:"message"`
 }
@@ -274,7 +277,7 @@ func (f Refusal) Err() *CallError {
 }
 
 // Size returns a number of bytes in the format of volume files, without rounding. It uses the
-// largest unit that gives a whole number.
+// largest unit for which the number is whole.
 func Size(bytes int64) string {
 	units, i := []string{"B", "KiB", "MiB", "GiB", "TiB"}, 0
 	for ; bytes > 0 && bytes%1024 == 0 && i < len(units)-1; i++ {
@@ -283,8 +286,8 @@ func Size(bytes int64) string {
 	return strconv.FormatInt(bytes, 10) + units[i]
 }
 
-// CheckLimits returns an error if a new volume has values that are too large for CSI calls. The
-// agent does not check stored volumes.
+// CheckLimits returns an error if a new volume has values that exceed the limits of CSI. The agent
+// does not check stored volumes.
 func (v Volume) CheckLimits() error {
 	bad := []string{
 		TooLong("external_id", v.ExternalID, MaxHandle), TooLong("snapshot_id", v.SnapshotID, MaxHandle), TooLong("clone_id", v.CloneID, MaxHandle),

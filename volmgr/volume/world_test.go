@@ -9,10 +9,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// This file simulates the world for TestExplore: one host, one plugin, one volume and two allocs.
-// The simulation knows the real mounts, independently of the record.
+// The code in this file simulates the world for TestExplore: one host, one plugin, one volume and
+// two allocs. The simulation knows the real mounts, which may differ from the record.
 
-// allocs lists the users of the volume. The other variables are the paths of its mounts.
+// allocs lists the users of the volume. The variables targets and binds list the paths of its
+// mounts.
 var (
 	allocs  = [2]string{"a", "b"}
 	targets = [2]string{"/t/a", "/t/b"}
@@ -21,29 +22,29 @@ var (
 
 const stagingPath = "/s"
 
-// place is the mount at one path. The id is 0 if the path has no mount.
+// place describes the mount at one path. If the path has no mount, id is 0.
 type place struct {
-	id   uint8 // unique among existing and remembered mounts
+	id   uint8 // differs from the ids of all other existing and recorded mounts
 	dead bool
-	bare bool // the mount shows a directory of the agent, not the volume
-	// stale is set if a call made the mount after the agent had already undone that call. The mount
-	// may have the options of an earlier claim.
+	bare bool // the mount shows an empty directory of the agent instead of the volume
+	// stale is set if the mount appeared late, after the agent had already undone the call that
+	// made it. Such a mount may have the options of an earlier claim.
 	stale bool
 }
 
-// variant combines a plugin's capabilities and behavior with the possible requests.
+// variant combines the capabilities and the behavior of a plugin with the requests that users make.
 type variant struct {
 	name    string
 	attach  bool
 	stage   bool
 	hollow  bool // staging makes no mount
-	own     bool // the first alloc asks for another owner
-	bind    bool // the first alloc also has an own directory
+	own     bool // the first alloc requests another owner of the volume's root
+	bind    bool // the first alloc has an own directory
 	expand  bool // users also expand the volume
 	offline bool // the plugin expands only volumes that are not in use
-	kept    bool // the bind mount owns the first claim, and users can unmount it
-	escape  bool // users also detach without the plugin, and deregister by force
-	goes    bool // the host also goes down
+	kept    bool // the bind mount is the owner of the first claim, and users can unmount it
+	escape  bool // users also detach without the plugin and deregister by force
+	goes    bool // the host may go down
 	raw     bool // the volume is a block device, and a claim may be detached without the plugin
 	again   bool // users deregister by force and register the same storage again
 }
@@ -55,17 +56,17 @@ type world struct {
 	stage    place
 	target   [2]place
 	bound    [2]place
-	late     late // calls that the plugin is still working on
-	negated  late // late calls that the agent has undone since, and has not repeated
+	late     late // calls on which the plugin is still working
+	negated  late // the late calls that the agent has undone and has not repeated since
 	boots    uint8
-	told     [2]bool // targets that are published in the plugin's own record
+	told     [2]bool // the targets that the plugin itself considers published
 	owned    bool    // the mount of the first alloc has the requested owner
 	grown    bool    // the storage was expanded
-	filled   bool    // the contents were expanded too
+	filled   bool    // the contents of the storage were also expanded
 	unseen   bool    // a lazily unmounted mount is still in use
 }
 
-// late is a set of calls that may still have an effect.
+// late is a set of calls that may still take effect.
 type late uint16
 
 const (
@@ -77,7 +78,7 @@ const (
 	lateUnpublishB
 	lateAttach
 	lateDetach
-	lateExpand // a ControllerExpandVolume, which leaves no mount
+	lateExpand // a ControllerExpandVolume, which makes no mount
 
 	lateMounts      = lateStage | latePublishA | latePublishB
 	lateAttachments = lateAttach | lateDetach
@@ -99,7 +100,7 @@ func (w *world) mounted() bool {
 	return w.stage.id != 0 || w.target[0].id != 0 || w.target[1].id != 0 || w.bound[0].id != 0 || w.bound[1].id != 0
 }
 
-// boot removes everything that a reboot ends. The storage system continues its calls.
+// boot changes the world as a reboot does. The storage system continues with its calls.
 func (w *world) boot() {
 	*w = world{late: w.late & lateAttachments, attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1}
 }
@@ -114,8 +115,8 @@ func (w *world) die() {
 	}
 }
 
-// vanish unmounts a target without the agent's knowledge. If i is negative, it unmounts the staging
-// path.
+// vanish unmounts a target without the agent's knowledge. If i is negative, vanish unmounts the
+// staging path.
 func (w *world) vanish(i int) {
 	if i < 0 {
 		w.stage, w.staged = place{}, false
@@ -124,8 +125,8 @@ func (w *world) vanish(i int) {
 	w.target[i], w.told[i] = place{}, false
 }
 
-// lose removes a block device. After that, the plugin has no staging for it, and its device nodes
-// are dead. The staging path of such a volume shows no mount.
+// lose simulates the removal of a block device. The plugin then no longer considers the volume
+// staged, and its device nodes are dead. The staging path of a block device has no mount.
 func (w *world) lose() {
 	w.staged = false
 	for i := range w.target {
@@ -133,14 +134,14 @@ func (w *world) lose() {
 	}
 }
 
-// unmounted reports whether the recorded mount that owns a claim is missing.
+// unmounted reports whether the mount that owns the first claim is recorded but does not exist.
 func (w *world) unmounted(r volume.Record) bool {
 	c, ok := r.Claims[allocs[0]]
 	k := c.Keeper()
 	return ok && c.Wanted && k.ByMount() && k.Mount.ID != uint64(w.bound[0].id)
 }
 
-// land applies a late effect. If a mount already exists, the plugin keeps it.
+// land lets a late call take effect. If the path already has a mount, the plugin keeps that mount.
 func (w *world) land(v variant, l late, fresh uint8) {
 	stale := w.negated&l != 0
 	w.late, w.negated = w.late&^l, w.negated&^l
@@ -212,12 +213,12 @@ const (
 	allOver = mountsOver | attachmentsOver
 )
 
-// early reports whether the agent is wrong to consider a late effect impossible.
+// early reports whether the agent is wrong, because one of the calls in l may still take effect.
 func (o over) early(l late) bool {
 	return o&mountsOver != 0 && l&^(lateExpand|lateAttachments) != 0 || o&attachmentsOver != 0 && l&lateAttachments != 0
 }
 
-// overs returns the sets that lead to different decisions.
+// overs returns the values of over that can lead to different decisions.
 func (v variant) overs() []over {
 	if v.attach {
 		return []over{0, mountsOver, attachmentsOver, allOver}
@@ -225,8 +226,8 @@ func (v variant) overs() []over {
 	return []over{0, allOver}
 }
 
-// observe returns the agent's view of the world. At most one mount hangs: the staging, or the mount
-// of one alloc.
+// observe returns the agent's view of the world. At most one mount hangs: the mount at the staging
+// path, or the mount of one alloc.
 func (w *world) observe(v variant, r volume.Record, up serving, o over, parked parkedSet, hung int) volume.Observed {
 	sight := func(p place) volume.Sight {
 		if p.id != 0 && hung >= 0 && *[]*place{&w.stage, &w.target[0], &w.target[1]}[hung] == p {
@@ -267,13 +268,13 @@ func (v variant) caps() plugin.Caps {
 	return plugin.Caps{Attach: v.attach, Stage: v.stage, Expand: v.expand, NodeExpand: v.expand, Offline: v.offline}
 }
 
-// serving says which parts of the plugin are ready.
+// serving says which services of the plugin are ready.
 type serving uint8
 
 const (
-	bothUp serving = iota // for this and the next value, one process serves all calls
+	bothUp serving = iota // in this value and the next one, one process serves all calls
 	noneUp
-	nodeUp // for this and the next value, the parts are separate; here, the controllers are down
+	nodeUp // the services are separate, and the controllers are down
 	controllerUp
 )
 
@@ -289,7 +290,7 @@ func (up serving) view(v variant) plugin.View {
 	return p
 }
 
-// answers reports whether the part that a step calls is ready.
+// answers reports whether the service that a step calls is ready.
 func (up serving) answers(k call.Method) bool {
 	switch k {
 	case call.ControllerPublish, call.ControllerUnpublish, call.ControllerExpand:
@@ -299,23 +300,23 @@ func (up serving) answers(k call.Method) bool {
 	}
 }
 
-// how is the result of one step.
+// how is the result of one simulated step.
 type how uint8
 
 const (
 	ok       how = iota
-	fail         // an error without an effect
-	failDone     // an error despite an effect
-	failLate     // an error with a late effect
-	final        // a final refusal without an effect
-	lie          // a stage that answers OK without an effect
+	fail         // returns an error and has no effect
+	failDone     // returns an error although the step has taken effect
+	failLate     // returns an error, and the step takes effect later
+	final        // is refused finally and has no effect
+	lie          // a stage answers OK although it has no effect
 )
 
 func (h how) String() string {
 	return [...]string{"ok", "fails", "fails, yet is done", "fails, is done later", "is refused", "answers OK, did nothing"}[h]
 }
 
-// fates lists the possible results of a step, apart from a crash.
+// fates lists the possible results of a step. A crash is not among them.
 func fates(v variant, a volume.Action) []how {
 	switch a.Kind {
 	case volume.Plan, volume.Doubt, volume.Take, volume.Free, volume.EndWatch:
@@ -327,7 +328,7 @@ func fates(v variant, a volume.Action) []how {
 	case volume.Prove, volume.Unmount:
 		return []how{ok, fail}
 	case call.NodeStage:
-		if v.hollow { // the agent cannot observe a late effect that mounts nothing
+		if v.hollow { // without a mount, the agent cannot observe a late effect
 			return []how{ok, fail, failDone}
 		}
 		return []how{ok, fail, failDone, failLate, lie}
@@ -338,8 +339,8 @@ func fates(v variant, a volume.Action) []how {
 	}
 }
 
-// These are the errors of a failed step. After a refusal, the plugin does nothing more. After any
-// other error, a late effect is possible.
+// These are the errors of a failed step. If the plugin has refused a call, the call has no late
+// effect. After any other error, a late effect is possible.
 var (
 	errRefused   = &volume.CallError{Step: "step", Code: "FailedPrecondition", Retry: volume.RetryBackoff, Answered: true}
 	errUncertain = &volume.CallError{Step: "step", Code: "Internal", Retry: volume.RetryBackoff, Answered: true}
@@ -444,7 +445,8 @@ func (w *world) unmount(a volume.Action, i int) volume.Outcome {
 	return volume.Outcome{Unseen: &volume.Unseen{Path: a.Path}}
 }
 
-// shown returns the outcome of a call that answered OK, after the agent has checked the host.
+// shown returns the outcome of a call after the plugin has answered OK and the agent has checked
+// the mount p.
 func (w *world) shown(p place) volume.Outcome {
 	if p.dead {
 		return volume.Outcome{Err: errUncertain}
@@ -452,7 +454,8 @@ func (w *world) shown(p place) volume.Outcome {
 	return volume.Outcome{Mount: identity(p), Boot: w.bootID()}
 }
 
-// indexOf returns the index of the alloc that a step serves, or -1 for a step of the volume.
+// indexOf returns the index of the alloc that a step concerns, or -1 for a step of the whole
+// volume.
 func indexOf(a volume.Action) int {
 	for i, alloc := range allocs {
 		if a.Alloc == alloc {
@@ -462,8 +465,8 @@ func indexOf(a volume.Action) int {
 	return -1
 }
 
-// broken returns the rule that a step would break, or "". It uses the real state of the world, not
-// only the record.
+// broken returns the rule that a step would violate, or "". It uses the real state of the world in
+// addition to the record.
 func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	i := max(0, indexOf(a))
 	if v.offline && a.Forward() && r.Volume.Expansion.Want > 0 {
@@ -554,12 +557,12 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	return ""
 }
 
-// inUse reports whether any side of the volume is on the host, or may appear there.
+// inUse reports whether the host has any side of the volume, or may get one by a late effect.
 func (w *world) inUse() bool {
 	return w.attached || w.staged || w.mounted() || w.told[0] || w.told[1] || w.late&lateMounts != 0
 }
 
-// brokenNodeExpand returns the rule that a NodeExpand would break.
+// brokenNodeExpand returns the rule that a NodeExpand step would violate, or "".
 func (w *world) brokenNodeExpand(v variant, a volume.Action) string {
 	at := w.stage
 	for i, path := range targets {
@@ -578,7 +581,7 @@ func (w *world) brokenNodeExpand(v variant, a volume.Action) string {
 	return ""
 }
 
-// brokenUnmount returns the rule that a step without the plugin would break.
+// brokenUnmount returns the rule that a step without the plugin would violate, or "".
 func (w *world) brokenUnmount(r volume.Record, a volume.Action, i int) string {
 	c := r.Claims[a.Alloc]
 	switch {
@@ -599,8 +602,8 @@ func (w *world) brokenUnmount(r volume.Record, a volume.Action, i int) string {
 	return ""
 }
 
-// skipped reports whether the plugin still has a target published that the record shows as undone.
-// It checks the target of one alloc, or all targets if i is negative.
+// skipped reports whether the plugin still considers a target published that the record shows as
+// undone. It checks the target of one alloc, or all targets if i is negative.
 func (w *world) skipped(r volume.Record, i int) bool {
 	for j, alloc := range allocs {
 		if w.told[j] && w.target[j].id == 0 && r.Claims[alloc].Published == volume.Absent && (i < 0 || i == j) {
@@ -610,8 +613,8 @@ func (w *world) skipped(r volume.Record, i int) bool {
 	return false
 }
 
-// owes reports whether the record has the given pending call.
-func owes(r volume.Record, kind call.Method, path string) bool {
+// hasPendingCall reports whether the record has a pending call of the given kind for the path.
+func hasPendingCall(r volume.Record, kind call.Method, path string) bool {
 	for _, d := range r.Node.PendingCalls {
 		if d.Kind == kind && d.Path == path {
 			return true
@@ -620,14 +623,14 @@ func owes(r volume.Record, kind call.Method, path string) bool {
 	return false
 }
 
-// watchesAttachment reports whether the record expects a late ControllerPublishVolume. With undo,
-// it reports whether the record expects a late ControllerUnpublishVolume.
+// watchesAttachment reports whether the record expects a late ControllerPublishVolume. If undo is
+// set, it reports whether the record expects a late ControllerUnpublishVolume.
 func watchesAttachment(r volume.Record, undo bool) bool {
 	return slices.Contains(r.Node.Watches, volume.Watch{Attachment: true, Undo: undo})
 }
 
-// watches reports whether the record expects a late mount at a path. The function awaits does the
-// same for a late unmount.
+// watches reports whether the record expects a late mount at a path. The function awaits below
+// reports the same for a late unmount.
 func watches(r volume.Record, path string) bool { return watched(r, path, false) }
 func awaits(r volume.Record, path string) bool  { return watched(r, path, true) }
 
