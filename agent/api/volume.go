@@ -32,8 +32,15 @@ type VolumeSpec struct {
 	Mutable map[string]string `json:"mutable_parameters,omitempty" yaml:"mutable_parameters,omitempty"`
 	Context map[string]string `json:"context,omitempty" yaml:"context,omitempty"`
 	Secrets map[string]Secret `json:"secrets,omitempty" yaml:"secrets,omitempty"`
-	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // "retain" (default) or "delete"
+	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // ReclaimRetain (default) or ReclaimDelete
 }
+
+// The values of a volume's Reclaim. They decide what happens to the data when a container runtime
+// removes its last name for the volume.
+const (
+	ReclaimRetain = "retain"
+	ReclaimDelete = "delete"
+)
 
 // MountOptions are passed to the plugin for volumes with a file system.
 type MountOptions struct {
@@ -116,6 +123,13 @@ const (
 	StateStuck     = "stuck"
 )
 
+// The values of DataSafe and StillMounted.
+const (
+	Yes     = "yes"
+	No      = "no"
+	Unknown = "unknown"
+)
+
 // Volume is a volume that the agent knows.
 type Volume struct {
 	Spec VolumeSpec `json:"spec"`
@@ -153,9 +167,9 @@ type Volume struct {
 	FSType      string  `json:"fs_type,omitempty"`
 	Claims      []Claim `json:"claims"`
 
-	// DataSafe and StillMounted are "yes", "no" or "unknown". They are set while the volume is
-	// stuck or degraded, and while its data is not safe. DataSafe is "no" if the plugin reports
-	// that data is or may be lost. It is "yes" if no known problem endangers the data.
+	// DataSafe and StillMounted are Yes, No or Unknown. They are set while the volume is stuck or
+	// degraded, and while its data is not safe. DataSafe is No if the plugin reports that data is
+	// or may be lost. DataSafe is Yes if no known problem endangers the data.
 	DataSafe     string `json:"data_safe,omitempty"`
 	StillMounted string `json:"still_mounted,omitempty"`
 

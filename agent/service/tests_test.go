@@ -15,7 +15,7 @@ import (
 func TestPluginTestTakesNoLiteral(t *testing.T) {
 	for _, s := range []api.Secret{{Literal: api.NewLiteral("hunter2")}, {Sealed: true}} {
 		_, err := toAsk(api.PluginTest{Secrets: map[string]api.Secret{"key": s}})
-		if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), `secret "key" is no reference`) || strings.Contains(err.Error(), "hunter2") {
+		if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), `secret "key" is not a reference`) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}

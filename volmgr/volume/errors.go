@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// Each error of this package wraps one of these sentinels. The package agent/apiserver turns them
+// Each error of this package wraps one of these sentinels. The package agent/service turns them
 // into API codes. The message says which action failed, on which object, and which action helps.
 var (
 	// ErrInvalid means that the request cannot succeed unless it is changed.
