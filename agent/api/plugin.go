@@ -118,7 +118,7 @@ type Part struct {
 
 // PluginResult is the result of a registration.
 type PluginResult struct {
-	// Outcome is "registered", "updated" or "unchanged".
+	// Outcome is OutcomeRegistered, OutcomeUpdated or OutcomeUnchanged.
 	Outcome string `json:"outcome"`
 	Plugin  Plugin `json:"plugin"`
 }

@@ -68,7 +68,7 @@ func TestMountFails(t *testing.T) {
 	ctx := t.Context()
 	must(t, s.Create(ctx, docker, "data", nil))
 	w.mount = func(context.Context) error {
-		w.want("on disk before the mount", w.refsLocked("data"), "a")
+		w.want("on disk before the mount", w.refs("data"), "a")
 		return volume.Errorf(volume.ErrPluginUnavailable, `plugin "p" is backing-off`).WithHint("volctl plugin logs p")
 	}
 	_, err := s.Mount(ctx, docker, "data", "a")
@@ -118,9 +118,6 @@ func TestMountFails(t *testing.T) {
 		t.Error("a mount for nobody")
 	}
 }
-
-// refsLocked does the same as refs. refs needs no lock.
-func (w *world) refsLocked(name string) []string { return w.refs(name) }
 
 // TestDiskFull checks that the service does nothing if it cannot store the intent.
 func TestDiskFull(t *testing.T) {

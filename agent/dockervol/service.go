@@ -195,7 +195,7 @@ func (s *Service) Path(runtime, name string) (string, error) {
 // not unmount a volume for which Get fails.
 func (s *Service) view(v volume.RuntimeVolume) View {
 	view := View{Name: v.Name, CreatedAt: v.CreatedAt.UTC().Format(time.RFC3339), Status: map[string]any{
-		"volume": v.VolumeID, "references": len(v.Refs), "state": "free",
+		"volume": v.VolumeID, "references": len(v.Refs), "state": api.StateFree,
 	}}
 	r, ok := s.Store.Volume(v.VolumeID)
 	if !ok {
@@ -212,7 +212,7 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 
 		view.Status["state"] = string(c.State)
 		if c.State == volume.Mounted {
-			view.Status["state"], view.Mountpoint = "mounted", c.Path()
+			view.Status["state"], view.Mountpoint = api.StateMounted, c.Path()
 		}
 	}
 

@@ -72,8 +72,7 @@ func (c Claims) Get(id, alloc string) (api.Claim, error) {
 	return c.toClaim(rec, found), nil
 }
 
-// List returns the claims of a volume, of a plugin and of an alloc. An empty argument matches all
-// claims.
+// List returns the claims that match all arguments. An empty argument matches every claim.
 func (c Claims) List(volumeID, pluginID, alloc string) []api.Claim {
 	fits := func(wanted, v string) bool { return wanted == "" || wanted == v }
 	out := []api.Claim{}

@@ -66,9 +66,9 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 	return v
 }
 
-// stillMounted summarizes whether a volume's paths are mounted. With anything, which callers set
-// for a stuck volume, it answers whether any path is mounted. Otherwise it answers whether the
-// paths of all wanted claims are mounted.
+// stillMounted says whether a volume's paths are mounted. If anything is set, as for a stuck volume,
+// the question is whether any path is mounted. Otherwise the question is whether the paths of all
+// wanted claims are mounted.
 func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 	var sights []volume.Sight
 	for alloc, c := range r.Claims {

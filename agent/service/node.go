@@ -93,9 +93,9 @@ func (n Node) Status(ctx context.Context, by Caller) api.Node {
 }
 
 // ailing reports whether a plugin has a problem that a person must solve. A plugin that was stopped
-// on purpose is a problem only if volumes need it. A plugin in its first start is no problem. A
-// restarted plugin is one, because a plugin that never becomes ready is in the state "starting"
-// most of the time.
+// on purpose is a problem only if volumes need it. A plugin that starts for the first time is no
+// problem. A plugin that starts again is a problem, because a plugin that never becomes ready is in
+// the state "starting" most of the time.
 func (n Node) ailing(p api.Plugin) bool {
 	switch p.State {
 	case api.PluginReady:

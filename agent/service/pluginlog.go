@@ -12,8 +12,8 @@ import (
 // searched is the number of log lines in which view.logOf searches for lines about a volume.
 const searched = 50
 
-// linesAbout returns the lines of a plugin's log without those that name only volumes of the plugin
-// other than the given ones.
+// linesAbout returns the lines of a plugin's log that may concern the given volumes. It omits lines
+// that name only other volumes of the plugin.
 func linesAbout(lines []string, records []volume.Record, pluginID string, volumes []string) []string {
 	ours := slices.Clone(volumes)
 	var others []string

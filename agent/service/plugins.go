@@ -26,7 +26,7 @@ type PluginSet interface {
 	// plugin.
 	RestartPlugin(ctx context.Context, id string, w api.Part, force bool, wait time.Duration) error
 
-	// A brief stop ends with this agent.
+	// A brief stop ends with this agent. The next agent starts the plugin again.
 	StopPlugin(ctx context.Context, id string, w api.Part, force, brief bool, wait time.Duration) error
 	StartPlugin(ctx context.Context, id string, w api.Part, wait time.Duration) error
 
@@ -130,14 +130,14 @@ func (p Plugins) checkChange(by Caller, id string, parts api.Part) error {
 	}
 }
 
-// Control restricts a restart, stop or start to some parts of a plugin.
+// Control describes how to restart, stop or start a plugin.
 type Control struct {
-	Parts api.Part
+	Parts api.Part // the parts of the plugin to which the action applies
 
 	// Force permits a restart or stop while volumes are in use through the plugin.
 	Force bool
 
-	// Brief ends a stop together with this agent.
+	// Brief makes a stop end with this agent. The next agent starts the plugin again.
 	Brief bool
 	Wait  time.Duration // how long to wait for the plugin
 }

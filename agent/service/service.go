@@ -5,10 +5,12 @@
 //
 //	service.go    the dependencies, and New
 //	caller.go     the rights of a caller
-//	errors.go     converts errors, and adds the lines of a plugin's log
-//	describe.go   describes a volume; volume.go converts volume files
+//	view.go       reads records for all nouns, and adds the lines of a plugin's log
+//	describe.go, claim.go, report.go, snapshot.go, spec.go, errors.go
+//	              convert between the API and the domain
 //
-// The other files contain one noun each. The methods return errors of the type *api.Error.
+// The other files contain one noun each. The methods return errors of the type *api.Error. Only
+// Events.Read returns the error of its argument each unchanged.
 package service
 
 import (

@@ -75,6 +75,16 @@ func (c Caps) WithNode(n Caps) Caps {
 	return c
 }
 
+// These are the states of a plugin and of its parts.
+const (
+	Stopped    = "stopped"     // not started, or stopped on purpose
+	Starting   = "starting"    // started, but not yet ready
+	Ready      = "ready"       // calls can be sent
+	Unhealthy  = "unhealthy"   // the plugin runs, or should run, but does not answer correctly
+	BackingOff = "backing-off" // the plugin ended, and starts again after a pause
+	Failed     = "failed"      // an operator must fix a problem first
+)
+
 // View is the part of a plugin's current state on which decisions depend.
 type View struct {
 	// Known is set if a plugin with this id is configured.
@@ -87,7 +97,7 @@ type View struct {
 	// if one process serves both.
 	Apart *Apart
 
-	// State is the supervisor's name for the state. Reason says why the plugin is not ready.
+	// State is one of the states above. Reason says why the plugin is not ready.
 	State  string
 	Reason string
 
