@@ -117,7 +117,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 	})
 
 	a.files = volumefiles.New(volumefiles.Options{
-		Dir: a.c.VolumesDir, Register: a.volumes.Register, Convert: apiserver.Volume, View: a.plugins.View, Log: a.log.Named("files"),
+		Dir: a.c.VolumesDir, Register: a.volumes.Register, View: a.plugins.View, Log: a.log.Named("files"),
 	})
 
 	a.claims = &claim.Service{
@@ -198,32 +198,34 @@ func (a *Agent) connectServers(context.Context) (err error) {
 		Plugins: a.status.PluginMetrics, Reports: a.status.ReportMetrics, Host: a.status.HostMetrics,
 	})
 
-	a.runtimes = &dockervol.Service{
-		Store: records.Runtimes{Store: a.db}, Claims: a.claims, Volumes: a.volumes, Plugins: a.plugins,
-		Containers: runtimeCommands{a.plugins.Outside}, Mounts: a.host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
-		Events: a.events.Add, Log: a.log.Named("runtime"),
-	}
-	a.runtimeServer = dockervol.NewServer(a.runtimes)
-
 	if a.group, err = listen.GroupID(a.c.SocketGroup); err != nil {
 		return err
 	}
 
-	a.server = apiserver.New(apiserver.Options{
-		Claims: a.claims, Volumes: a.volumes, Snapshots: a.volumes, Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: a.plugins, Owners: a.owners,
-		Tests: service.Tests{Of: a.tests}, Events: service.Events{Log: a.events}, Metrics: a.metrics, Node: a.status.Node, MayWrite: listen.Allowed(a.group), Log: a.log.Named("api"),
+	// The doctor also examines the volumes of docker and podman.
+	a.runtimes = &dockervol.Service{
+		Store: records.Runtimes{Store: a.db}, Claims: a.claims, Plugins: a.plugins,
+		Containers: runtimeCommands{a.plugins.Outside}, Mounts: a.host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
+		Events: a.events.Add, Log: a.log.Named("runtime"),
+	}
+	requests := service.New(service.Options{
+		Claims: a.claims, Volumes: a.volumes, Storage: a.volumes, Snapshots: a.volumes, Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: a.plugins, Owners: a.owners,
+		Tests: a.tests, Events: a.events, Node: a.status.Node,
 		State: &backup.Service{
 			DB: a.db, Node: a.node, Halt: a.halt, Plugins: a.plugins, Secrets: a.secrets.Of, Owners: a.owners, Queue: a.queue, Reaper: a.reaper, Events: a.events.Add,
 		},
 		Drainer: &drain.Service{
 			Store: records.Draining{WithLeftovers: records.WithLeftovers{Store: a.db}}, Claims: a.claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt, Strays: a.status.Strays,
 		},
-		Doctor: service.Doctor{Of: facts.NewDoctor(facts.Options{
+		Doctor: facts.NewDoctor(facts.Options{
 			Root: a.c.MountRoot(), StateFile: a.c.StateFile(), Halt: a.halt, OtherDataDir: a.otherDataDir, Serving: a.c.DockerSocket != "",
 			DB: a.db, Host: a.host, Dirs: a.dirs, Owners: a.owners, Queue: a.queue, Plugins: a.plugins, Tests: a.tests, Systemd: a.systemd, Containers: a.runtimes,
 			VolumeFiles: a.files.Problems, MetricsAddress: a.status.Unscraped,
-		})},
+		}),
 	})
+	a.runtimes.Volumes = requests.Volumes
+	a.runtimeServer = dockervol.NewServer(a.runtimes)
+	a.server = apiserver.New(apiserver.Options{Service: requests, Metrics: a.metrics, MayWrite: listen.Allowed(a.group), Log: a.log.Named("api")})
 
 	return nil
 }

@@ -44,6 +44,19 @@ type Error struct {
 	Details map[string]string `json:"details,omitempty"`
 }
 
+// These are the keys of an error's Details.
+const (
+	DetailStep   = "step"        // the CSI call, or the step on this host, that failed
+	DetailCode   = "grpc_code"   // the code of the failed step, as in Attempt.Code
+	DetailSaid   = "plugin_said" // the plugin's message
+	DetailLog    = "plugin_log"  // the last lines of the plugin's log
+	DetailHeldBy = "held_by"     // the processes that keep a mount busy
+	DetailRetry  = "retry"       // the condition for the next attempt, as in Attempt.Retry
+	DetailTries  = "tries"       // the number of attempts
+	DetailFirst  = "first"       // the time of the first attempt
+	DetailNext   = "next"        // the time of the next attempt
+)
+
 // Error returns only the message. Programs show the hint separately.
 func (e *Error) Error() string { return e.Message }
 

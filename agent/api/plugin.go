@@ -103,18 +103,31 @@ type PluginPart struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
+// The types of a plugin's parts.
+const (
+	PartNode       = "node"
+	PartController = "controller"
+	PartMonolith   = "monolith" // both in one process
+)
+
 // Part restricts a request to some parts of a plugin. Empty fields match every part.
 type Part struct {
-	Type     string // node, controller or monolith
+	Type     string // one of the Part constants
 	Instance string
 }
 
 // PluginResult is the result of a registration.
 type PluginResult struct {
-	// Outcome is "registered", "updated" or "unchanged".
+	// Outcome is OutcomeRegistered, OutcomeUpdated or OutcomeUnchanged.
 	Outcome string `json:"outcome"`
 	Plugin  Plugin `json:"plugin"`
 }
+
+// OK is the value of Node.State and of the field DB if there is no problem.
+const OK = "ok"
+
+// SubjectAgent is the subject of a Problem of the agent itself.
+const SubjectAgent = "agent"
 
 // Node describes the state of this host.
 type Node struct {
@@ -159,7 +172,7 @@ type PendingChange struct {
 
 // Problem is one problem on the host.
 type Problem struct {
-	Subject string `json:"subject"` // a volume, a plugin, or "agent"
+	Subject string `json:"subject"` // a volume, a plugin, or SubjectAgent
 	// State describes the subject in one word ("stuck"). Since is the time when the subject entered
 	// that state.
 	State   string    `json:"state,omitempty"`

@@ -32,8 +32,15 @@ type VolumeSpec struct {
 	Mutable map[string]string `json:"mutable_parameters,omitempty" yaml:"mutable_parameters,omitempty"`
 	Context map[string]string `json:"context,omitempty" yaml:"context,omitempty"`
 	Secrets map[string]Secret `json:"secrets,omitempty" yaml:"secrets,omitempty"`
-	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // "retain" (default) or "delete"
+	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // ReclaimRetain (default) or ReclaimDelete
 }
+
+// The values of a volume's Reclaim. They decide what happens to the data when a container runtime
+// removes its last name for the volume.
+const (
+	ReclaimRetain = "retain"
+	ReclaimDelete = "delete"
+)
 
 // MountOptions are passed to the plugin for volumes with a file system.
 type MountOptions struct {
@@ -64,11 +71,23 @@ type Secret struct {
 	Sealed bool `json:"sealed,omitempty" yaml:"sealed,omitempty"`
 }
 
+// The outcomes of a register, create, modify or expand of a volume, and of the registration of a
+// plugin.
+const (
+	OutcomeCreated    = "created"
+	OutcomeRegistered = "registered"
+	OutcomeUpdated    = "updated"
+	OutcomeModified   = "modified"
+	OutcomeExpanded   = "expanded"
+	OutcomeExpanding  = "expanding" // the agent continues in the background
+	OutcomeWithdrawn  = "withdrawn" // the request cancelled an expansion
+	OutcomeUnchanged  = "unchanged"
+)
+
 // VolumeResult is the result of a register, create, modify or expand.
 type VolumeResult struct {
-	// Outcome is "created", "registered", "updated", "modified" or "unchanged". For an expand it is
-	// "expanded", "expanding" (the agent continues in the background) or "unchanged". With dry_run
-	// it is the outcome that the request would have.
+	// Outcome is one of the constants above. With dry_run it is the outcome that the request would
+	// have.
 	Outcome string `json:"outcome"`
 
 	// Changes lists the fields that an update changed, in the form "field: old → new".
@@ -116,6 +135,13 @@ const (
 	StateStuck     = "stuck"
 )
 
+// The values of DataSafe and StillMounted.
+const (
+	Yes     = "yes"
+	No      = "no"
+	Unknown = "unknown"
+)
+
 // Volume is a volume that the agent knows.
 type Volume struct {
 	Spec VolumeSpec `json:"spec"`
@@ -153,9 +179,9 @@ type Volume struct {
 	FSType      string  `json:"fs_type,omitempty"`
 	Claims      []Claim `json:"claims"`
 
-	// DataSafe and StillMounted are "yes", "no" or "unknown". They are set while the volume is
-	// stuck or degraded, and while its data is not safe. DataSafe is "no" if the plugin reports
-	// that data is or may be lost. It is "yes" if no known problem endangers the data.
+	// DataSafe and StillMounted are Yes, No or Unknown. They are set while the volume is stuck or
+	// degraded, and while its data is not safe. DataSafe is No if the plugin reports that data is
+	// or may be lost. DataSafe is Yes if no known problem endangers the data.
 	DataSafe     string `json:"data_safe,omitempty"`
 	StillMounted string `json:"still_mounted,omitempty"`
 
@@ -204,8 +230,8 @@ type Attempt struct {
 	// agent's.
 	Message string `json:"message,omitempty"`
 
-	// Waits is the reason why the agent does not try a step now. Cause classifies the reason:
-	// halted, plugin, backoff, foreign, hung, watch, debt, expand, invalid.
+	// Waits is the reason why the agent does not try a step now. Cause classifies the reason, as
+	// one of the Cause constants.
 	Waits string    `json:"waits,omitempty"`
 	Cause string    `json:"cause,omitempty"`
 	Tries int       `json:"tries"`
@@ -219,7 +245,7 @@ type Attempt struct {
 	// Progress describes how far the running step is, if the step reports its progress.
 	Progress string `json:"progress,omitempty"`
 
-	// Retry is the condition for the next attempt: "backoff", "change" or "never".
+	// Retry is the condition for the next attempt, as one of the Retry constants.
 	Retry string `json:"retry,omitempty"`
 	Fix   string `json:"fix,omitempty"` // the command that solves the problem
 
@@ -234,6 +260,28 @@ type Attempt struct {
 	// single volume, if the call failed or the plugin is not ready.
 	PluginLog []string `json:"plugin_log,omitempty"`
 }
+
+// The causes of a wait.
+const (
+	CauseHalted   = "halted"  // the agent sends no calls to plugins
+	CausePlugin   = "plugin"  // the plugin is not ready
+	CauseBackoff  = "backoff" // the retry of a failed step is not due yet
+	CauseForeign  = "foreign" // a mount that no record explains is in the way
+	CauseHung     = "hung"    // a mount does not answer
+	CauseWatch    = "watch"   // an earlier call may still have a late effect
+	CauseLeftover = "debt"    // pending calls for the same storage must be made first
+	CauseExpand   = "expand"  // the volume must be expanded first
+	CauseOwner    = "owner"   // the owner of a claim has ended, and the agent will detach the claim
+	CauseDown     = "down"    // the host is going down, and the volume is no longer mounted
+	CauseInvalid  = "invalid" // the record holds a state that this release does not know
+)
+
+// The conditions for a retry of a failed step.
+const (
+	RetryBackoff = "backoff" // the agent retries after a pause
+	RetryChange  = "change"  // the agent retries when something has changed
+	RetryNever   = "never"
+)
 
 // The codes of an Attempt that are not gRPC codes.
 const (

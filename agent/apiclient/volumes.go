@@ -11,8 +11,8 @@ import (
 
 // The states for which WaitVolume can wait.
 const (
-	ForMounted = "mounted"
-	ForFree    = "free"
+	ForMounted = api.StateMounted
+	ForFree    = api.StateFree
 )
 
 // Volumes lists all volumes.

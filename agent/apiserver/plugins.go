@@ -2,126 +2,117 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-func restartPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
-	return s.control(w, r, s.o.Plugins.RestartPlugin)
+func listPlugins(s *Server, r *request) action {
+	return func() (any, error) { return s.o.Plugins.List(r.by), nil }
 }
 
-func stopPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
-	brief, err := flag(r, "until_restart")
-	if err != nil {
-		return err
-	}
-	return s.control(w, r, func(ctx context.Context, id string, which api.Part, force bool, wait time.Duration) error {
-		return s.o.Plugins.StopPlugin(ctx, id, which, force, brief, wait)
-	})
+func getPlugin(s *Server, r *request) action {
+	wait := r.duration("wait")
+	return func() (any, error) { return s.o.Plugins.Get(r.Context(), r.by, r.PathValue("id"), r.text("for"), wait) }
 }
 
-func startPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
-	return s.control(w, r, func(ctx context.Context, id string, which api.Part, _ bool, wait time.Duration) error {
-		return s.o.Plugins.StartPlugin(ctx, id, which, wait)
-	})
-}
-
-// control performs an action on a plugin and answers with the plugin's state afterwards.
-func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx context.Context, id string, which api.Part, force bool, wait time.Duration) error) error {
-	wait, err := duration(r, "wait")
-	if err != nil {
-		return err
-	}
-
-	force, err := flag(r, "force")
-	if err != nil {
-		return err
-	}
-
-	which, err := which(r)
-	if err != nil {
-		return err
-	}
-
-	id := r.PathValue("id")
-	if _, ok := s.o.Plugins.Get(id); !ok {
-		return noPlugin(id)
-	}
-	if err := do(r.Context(), id, which, force, wait); err != nil {
-		return s.withLog(err, id)
-	}
-
-	p, ok := s.o.Plugins.Get(id)
-	if !ok {
-		return noPlugin(id)
-	}
-	return s.answer(w, p)
-}
-
-// which reads the parts of a plugin that a request names: ?type=, ?instance=.
-func which(r *http.Request) (api.Part, error) {
-	w := api.Part{Type: r.URL.Query().Get("type"), Instance: r.URL.Query().Get("instance")}
-	switch w.Type {
-	case "", "node", "controller", "monolith":
-		return w, nil
-	default:
-		return w, volume.Errorf(volume.ErrInvalid, "type=%q is none of node, controller, monolith", w.Type)
+// control returns the handler for a restart, stop or start of a plugin.
+func control(do func(service.Plugins, context.Context, service.Caller, string, service.Control) (api.Plugin, error)) handler {
+	return func(s *Server, r *request) action {
+		how := service.Control{Parts: parts(r), Force: r.flag("force"), Brief: r.flag("until_restart"), Wait: r.duration("wait")}
+		return func() (any, error) { return do(s.o.Plugins, r.Context(), r.by, r.PathValue("id"), how) }
 	}
 }
 
-// unnamed stands for the name of a plugin file in errors, if the request contains no name.
-const unnamed = "the plugin file"
-
-// registerPlugin passes the text of a plugin file to the parser unchanged, so that errors contain
-// the right line numbers.
-func registerPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
-	wait, err := duration(r, "wait")
-	if err != nil {
-		return err
-	}
-
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		return volume.Errorf(volume.ErrInvalid, "cannot read the request: %v", err)
-	}
-
-	name := r.URL.Query().Get("name")
-	if name == "" {
-		name = unnamed
-	}
-	id, outcome, err := s.o.Plugins.RegisterPlugin(r.Context(), name, text, wait)
-	if err != nil {
-		return s.withLog(err, id)
-	}
-
-	p, ok := s.o.Plugins.Get(id)
-	if !ok {
-		return noPlugin(id)
-	}
-	return s.answer(w, api.PluginResult{Outcome: outcome, Plugin: p})
+// parts reads the parts of a plugin that a request names: ?type=, ?instance=.
+func parts(r *request) api.Part {
+	return api.Part{Type: r.text("type"), Instance: r.text("instance")}
 }
 
-// deregisterPlugin answers when no process of the plugin is running.
-func deregisterPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
-	wait, err := duration(r, "wait")
+func registerPlugin(s *Server, r *request) action {
+	wait := r.duration("wait")
+	text, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, maxBody))
 	if err != nil {
-		return err
+		r.fail(invalid("cannot read the request: %v", err))
 	}
-
-	force, err := flag(r, "force")
-	if err != nil {
-		return err
-	}
-	if err := s.o.Plugins.DeregisterPlugin(r.Context(), r.PathValue("id"), force, wait); err != nil {
-		return err
-	}
-	return s.answer(w, api.Done{})
+	return func() (any, error) { return s.o.Plugins.Register(r.Context(), r.by, r.text("name"), text, wait) }
 }
 
-func noPlugin(id string) error {
-	return volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
+func deregisterPlugin(s *Server, r *request) action {
+	wait, force := r.duration("wait"), r.flag("force")
+	return func() (any, error) { return s.o.Plugins.Deregister(r.Context(), r.by, r.PathValue("id"), force, wait) }
+}
+
+func pluginLogs(s *Server, r *request) action {
+	n, follow := r.number("lines", 100), r.flag("follow")
+	return func() (any, error) {
+		r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		return nil, s.o.Plugins.Log(r.Context(), r.by, r.PathValue("id"), parts(r), n, follow, func(b []byte) error {
+			_, err := r.w.Write(b)
+			flush(r.w)
+			return err
+		})
+	}
+}
+
+func pluginHealth(s *Server, r *request) action {
+	return func() (any, error) { return s.o.Storage.Health(r.Context(), r.by, r.PathValue("id")) }
+}
+
+func getCapacity(s *Server, r *request) action {
+	ask := body[api.CapacityRequest](r)
+	return func() (any, error) { return s.o.Storage.Capacity(r.Context(), r.by, r.PathValue("id"), ask) }
+}
+
+// pluginVolumes lists the volumes that a plugin reports, one in each line, as they arrive. The list
+// ends when the caller disconnects.
+func pluginVolumes(s *Server, r *request) action {
+	limit := r.number("limit", 0)
+	return func() (any, error) {
+		out := lines{w: r.w}
+		more, err := s.o.Storage.Volumes(r.Context(), r.by, r.PathValue("id"), limit, func(v *api.StorageVolume) error {
+			return out.send(api.StorageVolumeLine{Volume: v})
+		})
+
+		switch {
+		case r.Context().Err() != nil && out.begun:
+			panic(http.ErrAbortHandler) // a caller that is still connected then sees that the answer is incomplete
+		case err == nil:
+			s.unsent("the end of a list", out.send(api.StorageVolumeLine{End: &api.ListEnd{More: more}}))
+		case out.begun:
+			s.unsent("the end of a list", out.send(api.StorageVolumeLine{Error: service.APIError(err)}))
+		default:
+			return nil, err
+		}
+		return nil, nil
+	}
+}
+
+// testPlugin sends one line after each check. The test ends when the caller disconnects.
+func testPlugin(s *Server, r *request) action {
+	ask := body[api.PluginTest](r)
+	return func() (any, error) {
+		out := lines{w: r.w}
+		sum, err := s.o.Tests.Run(r.Context(), r.by, r.PathValue("id"), ask, func(c api.PluginCheck) error {
+			err := out.send(api.PluginTestLine{Check: &c})
+			flush(r.w)
+			return err
+		})
+
+		last := api.PluginTestLine{Summary: &sum}
+		switch {
+		case errors.Is(context.Cause(r.Context()), volume.ErrStopping) && out.begun:
+			panic(http.ErrAbortHandler) // the caller sees a broken connection and knows that the answer is incomplete
+		case err != nil && !out.begun:
+			return nil, err
+		case err != nil:
+			last.Error = service.APIError(err)
+		}
+		s.unsent("the end of a test", out.send(last))
+		return nil, nil
+	}
 }

@@ -13,13 +13,14 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // registering is a fake that records requests and returns err.
 type registering struct {
-	Plugins
+	service.PluginSet
 	asked string
 	err   error
 }
@@ -45,7 +46,7 @@ func (p *registering) Tail(string, int) []string { return []string{"its last wor
 func TestRegistration(t *testing.T) {
 	mayWrite := true
 	plugins := &registering{}
-	s := New(Options{Plugins: plugins, MayWrite: func(peer.Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
+	s := New(Options{Service: service.New(service.Options{Plugins: plugins}), MayWrite: func(peer.Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
 	call := func(method, target, body string) (int, string) {
 		w := httptest.NewRecorder()
 		plugins.asked = ""

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -23,7 +25,7 @@ func New(o Options) *Server {
 	}
 
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, volume.Errorf(volume.ErrNotFound, "no route %s %s", r.Method, r.URL.Path))
+		s.fail(w, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("no route %s %s", r.Method, r.URL.Path)})
 	})
 	base, cancel := context.WithCancelCause(context.Background())
 	s.cancel = cancel
@@ -42,7 +44,7 @@ func New(o Options) *Server {
 type route struct {
 	pattern string
 	write   bool // the route changes state, or shows data that only root may see
-	do      func(s *Server, w http.ResponseWriter, r *http.Request) error
+	handler handler
 }
 
 // routes returns the routes of the API.
@@ -87,33 +89,47 @@ func routes() []route {
 		{"GET /v1/plugins/{id}/volumes", false, pluginVolumes},
 		{"GET /v1/plugins/{id}/health", false, pluginHealth},
 		{"POST /v1/plugins/{id}/capacity", false, getCapacity}, // calls the plugin but changes nothing
-		{"POST /v1/plugins/{id}/restart", true, restartPlugin},
-		{"POST /v1/plugins/{id}/stop", true, stopPlugin},
-		{"POST /v1/plugins/{id}/start", true, startPlugin},
+		{"POST /v1/plugins/{id}/restart", true, control(service.Plugins.Restart)},
+		{"POST /v1/plugins/{id}/stop", true, control(service.Plugins.Stop)},
+		{"POST /v1/plugins/{id}/start", true, control(service.Plugins.Start)},
 		{"POST /v1/plugins/{id}/test", true, testPlugin},
 	}
 }
 
-// handle returns the handler of a route. The handler checks the permission and answers errors.
+// handle returns the handler of a route.
 func (s *Server) handle(rt route) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if p := peer.Of(r.Context()); rt.write && !s.o.MayWrite(p) {
-			s.fail(w, &api.Error{
-				Code:    api.CodePermission,
-				Message: p.String() + " may read the state, but may not change it or read logs and backups",
-				Hint:    "run it as root, or as a member of the socket's group (which is root-equivalent)",
-			})
-			return
-		}
-
-		err := rt.do(s, w, r)
+	return func(w http.ResponseWriter, hr *http.Request) {
+		p := peer.Of(hr.Context())
+		r := &request{Request: hr, w: w, by: service.Caller{Peer: p, MayWrite: s.o.MayWrite(p)}}
+		answer, err := s.serve(rt, r)
 		if err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping) {
 			// The request had no effect. After a broken connection, the caller repeats it at the
 			// next agent.
 			panic(http.ErrAbortHandler)
 		}
-		if err != nil {
-			s.fail(w, s.forReader(r, err))
+
+		switch {
+		case err != nil:
+			s.fail(w, err)
+		case answer != nil:
+			w.Header().Set("Content-Type", "application/json")
+			s.unsent("an answer", api.EncodeJSON(w, answer))
 		}
 	}
+}
+
+// serve decodes a request and calls the service. It refuses a caller without permission before it
+// decodes the request. The service checks the permission again.
+func (s *Server) serve(rt route, r *request) (any, error) {
+	if rt.write {
+		if err := r.by.CheckWrite(); err != nil {
+			return nil, err
+		}
+	}
+
+	act := rt.handler(s, r)
+	if r.err != nil {
+		return nil, r.err
+	}
+	return act()
 }

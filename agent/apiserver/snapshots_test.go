@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -19,7 +20,7 @@ import (
 
 // album is a fake that records requests.
 type album struct {
-	Plugins
+	service.PluginSet
 	asked  string
 	err    error
 	listed volume.Snapshots
@@ -76,7 +77,7 @@ func TestSnapshotRoutes(t *testing.T) {
 		},
 		Notes: []string{"a note"},
 	}}
-	s := New(Options{Plugins: a, Records: a, Snapshots: a, MayWrite: func(peer.Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
+	s := New(Options{Service: service.New(service.Options{Plugins: a, Records: a, Snapshots: a}), MayWrite: func(peer.Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
 	call := func(route, body string) (int, string) {
 		method, target, _ := strings.Cut(route, " ")
 		w := httptest.NewRecorder()

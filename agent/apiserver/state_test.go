@@ -14,6 +14,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -53,7 +54,7 @@ func (s *stateful) Restore(_ context.Context, r io.Reader, dry bool) (api.Restor
 func TestState(t *testing.T) {
 	mayWrite := true
 	state := &stateful{}
-	s := New(Options{Drainer: state, State: state, MayWrite: func(peer.Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
+	s := New(Options{Service: service.New(service.Options{Drainer: state, State: state}), MayWrite: func(peer.Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
 	call := func(method, target, body string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		state.asked = ""

@@ -7,38 +7,33 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Caller is the container runtime that sent a request.
+// Caller is the container runtime that sent a request, with its rights.
 type Caller struct {
-	Runtime string // volume.RuntimeDocker or volume.RuntimePodman
-	PID     int    // 0 if unknown
+	service.Caller
+	Runtime string // plugin.RuntimeDocker or plugin.RuntimePodman
 	// Process identifies the calling process. It is empty if unknown. The service needs it because
 	// the docker daemon counts its Mounts only in memory.
 	Process string
 }
 
-// caller determines the runtime that sent a request. It accepts only runtimes that run as root,
-// because a caller of this API can mount any volume.
+// caller determines the runtime that sent a request, and its rights.
 func caller(p peer.Peer) (Caller, error) {
-	switch {
-	case !p.Known:
-		return Caller{}, volume.Errorf(volume.ErrRefused, "the kernel does not identify the caller")
-	case p.UID != 0 && int(p.UID) != os.Geteuid():
-		return Caller{}, volume.Errorf(volume.ErrRefused, "uid %d may not use volumes of volagent; only root's docker and podman may", p.UID).
-			WithHint("run podman as root; rootless podman can use a directory at which a volume is mounted")
-	case p.PID <= 0:
-		return Caller{Runtime: plugin.RuntimeDocker}, nil
+	rights, err := service.RuntimeCaller(p)
+	if err != nil || p.PID <= 0 {
+		return Caller{Caller: rights, Runtime: plugin.RuntimeDocker}, err
 	}
 
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
 	if err != nil {
 		return Caller{}, volume.Errorf(volume.ErrRefused, "the runtime that called has ended (pid %d)", p.PID)
 	}
-	return Caller{Runtime: runtimeOf(exe), PID: p.PID, Process: processOf(p.PID)}, nil
+	return Caller{Caller: rights, Runtime: runtimeOf(exe), Process: processOf(p.PID)}, nil
 }
 
 // processOf identifies a process by the boot id, the pid and the start time. It returns an empty

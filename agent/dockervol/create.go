@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
@@ -40,7 +41,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 		}
 	}
 
-	created, err := s.provide(ctx, want, o)
+	created, err := s.provide(ctx, from, want, o)
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 // differentOptions returns the error for a Create with an existing name and different options.
 func differentOptions(store Store, had volume.RuntimeVolume, differ []string) error {
 	data := "its data stays"
-	if r, ok := store.Volume(had.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
+	if r, ok := store.Volume(had.VolumeID); ok && r.Volume.Reclaim == api.ReclaimDelete {
 		data = "that destroys its data (reclaim: delete), unless another runtime also has a name for it"
 	}
 	return volume.Errorf(volume.ErrRefused, "%s already has volume %q with a different %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
@@ -106,7 +107,7 @@ func unique(tx Tx, want volume.RuntimeVolume) error {
 }
 
 // provide ensures that the volume exists. It reports whether it created the volume.
-func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o options) (created bool, err error) {
+func (s *Service) provide(ctx context.Context, from Caller, want volume.RuntimeVolume, o options) (created bool, err error) {
 	r, ok := s.Store.Volume(want.VolumeID)
 	switch {
 	case ok && r.Volume.Provision == volume.Provisioned:
@@ -119,8 +120,8 @@ func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o opti
 		}
 		return false, nil
 	case o.plugin != "":
-		_, change, err := s.Volumes.CreateWithin(ctx, o.spec(want.VolumeID), false, s.Patience(want.Runtime).Long)
-		return err == nil && change.Outcome == volume.Created, err
+		made, err := s.Volumes.Create(ctx, from.Caller, o.spec(want.VolumeID), false, s.Patience(want.Runtime).Long)
+		return err == nil && made.Outcome == volume.Created, err
 	case ok:
 		return false, volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s has not finished", want.VolumeID, r.Volume.Provision).
 			WithRemedy(remedy.Of(remedy.ShowVolume, want.VolumeID))

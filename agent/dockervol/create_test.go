@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -45,7 +47,10 @@ func TestCreate(t *testing.T) {
 // owner. Create does not compare this default owner with the options of an existing name.
 func TestCreateForRemappedRoot(t *testing.T) {
 	w, s := newWorld(t, "data")
-	dockerd, later := Caller{Runtime: "docker", PID: 5}, Caller{Runtime: "docker", PID: 6}
+	process := func(runtime string, pid int) Caller {
+		return Caller{Caller: service.Caller{Peer: peer.Peer{PID: pid}}, Runtime: runtime}
+	}
+	dockerd, later := process("docker", 5), process("docker", 6)
 	w.remap = map[int][2]string{5: {"200000", "200001"}, 7: {"200000", ""}}
 	root := volume.Ownership{UID: "200000", GID: "200001", Default: true}
 	for name, tt := range map[string]struct {
@@ -59,21 +64,21 @@ func TestCreateForRemappedRoot(t *testing.T) {
 		"gid":           {dockerd, opts{"plugin": "p", "gid": "9"}, volume.Ownership{GID: "9"}},
 		"data":          {dockerd, nil, volume.Ownership{}},
 		"not remapped":  {later, opts{"plugin": "p"}, volume.Ownership{}},
-		"half an owner": {Caller{Runtime: "docker", PID: 7}, opts{"plugin": "p"}, volume.Ownership{}},
-		"podman's":      {Caller{Runtime: "podman", PID: 5}, opts{"plugin": "p"}, volume.Ownership{}},
+		"half an owner": {process("docker", 7), opts{"plugin": "p"}, volume.Ownership{}},
+		"podman's":      {process("podman", 5), opts{"plugin": "p"}, volume.Ownership{}},
 	} {
 		must(t, s.Create(t.Context(), tt.from, name, tt.opts))
 		for range 2 {
 			if v, ok := w.RuntimeVolume(tt.from.Runtime, name); !ok || v.Own != tt.want {
 				t.Errorf("%s: %t, %+v, want %+v", name, ok, v.Own, tt.want)
 			}
-			must(t, s.Create(t.Context(), Caller{Runtime: tt.from.Runtime, PID: later.PID}, name, tt.opts))
+			must(t, s.Create(t.Context(), process(tt.from.Runtime, later.PID), name, tt.opts))
 		}
 	}
 	says(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p", "uid": "200000"}), "with a different uid")
 
 	// After the name is removed, the volume counts as a volume that existed before.
-	must(t, s.Remove(t.Context(), "docker", "made"))
+	must(t, s.Remove(t.Context(), docker, "made"))
 	must(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p"}))
 	if v, _ := w.RuntimeVolume("docker", "made"); v.Own.Asked() {
 		t.Errorf("a volume that existed: %+v", v.Own)
@@ -139,5 +144,5 @@ func TestGet(t *testing.T) {
 	_, err = s.Mount(ctx, docker, "name", "c2")
 	says(t, err, `volume "data", which docker knows as "name", was deregistered`, "docker volume rm name")
 	w.want("references", w.refs("name"))
-	must(t, s.Remove(ctx, "docker", "name"))
+	must(t, s.Remove(ctx, docker, "name"))
 }

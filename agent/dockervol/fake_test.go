@@ -12,6 +12,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -202,28 +204,28 @@ func (w *world) Drop(_ context.Context, id string, c volume.Claim) error {
 
 func (w *world) Freed(context.Context, string, volume.Claim) error { return nil }
 
-func (w *world) CreateWithin(_ context.Context, spec volume.Volume, _ bool, _ time.Duration) (volume.Record, volume.Change, error) {
+func (w *world) Create(_ context.Context, _ service.Caller, spec api.VolumeSpec, _ bool, _ time.Duration) (api.VolumeResult, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if spec.PluginID == "none" {
-		return volume.Record{}, volume.Change{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", spec.PluginID).WithHint("volctl plugin list")
+		return api.VolumeResult{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", spec.PluginID).WithHint("volctl plugin list")
 	}
-	w.add(spec)
-	return w.volumes[spec.ID], volume.Change{Outcome: volume.Created}, nil
+	w.add(service.Volume(spec))
+	return api.VolumeResult{Outcome: volume.Created}, nil
 }
 
-func (w *world) Delete(_ context.Context, id, confirm string) error {
+func (w *world) Delete(_ context.Context, _ service.Caller, id, confirm string) (api.Done, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if id != confirm {
-		return errors.New("not confirmed")
+		return api.Done{}, errors.New("not confirmed")
 	}
 	if len(w.volumes[id].Claims) > 0 {
-		return volume.Errorf(volume.ErrRefused, "volume %q is claimed", id)
+		return api.Done{}, volume.Errorf(volume.ErrRefused, "volume %q is claimed", id)
 	}
 	delete(w.volumes, id)
 	w.deleted = append(w.deleted, id)
-	return nil
+	return api.Done{}, nil
 }
 
 func (w *world) View(string) plugin.View { return plugin.View{Known: true, State: "ready"} }

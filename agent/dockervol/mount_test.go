@@ -25,7 +25,7 @@ func TestMount(t *testing.T) {
 	if c := w.volumes["data"].Claims["docker"]; !c.ReadOnly || c.Owner != (volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "data"}) {
 		t.Errorf("the claim: %+v", c)
 	}
-	says(t, s.Remove(ctx, "docker", "data"), `volume "data" is in use by 3 containers (a, b, c) of docker`, "docker ps -a --filter volume=data")
+	says(t, s.Remove(ctx, docker, "data"), `volume "data" is in use by 3 containers (a, b, c) of docker`, "docker ps -a --filter volume=data")
 	for _, id := range []string{"a", "a", "nobody", "c"} {
 		must(t, s.Unmount(ctx, docker, "data", id))
 	}
@@ -36,8 +36,8 @@ func TestMount(t *testing.T) {
 	if w.admitted != 1 {
 		t.Errorf("there were %d claims", w.admitted)
 	}
-	must(t, s.Remove(ctx, "docker", "data"))
-	must(t, s.Remove(ctx, "docker", "data"))
+	must(t, s.Remove(ctx, docker, "data"))
+	must(t, s.Remove(ctx, docker, "data"))
 	if len(w.names) > 0 || len(w.deleted) > 0 {
 		t.Errorf("left: %v; deleted: %v", w.names, w.deleted)
 	}
@@ -68,7 +68,7 @@ func TestMountFails(t *testing.T) {
 	ctx := t.Context()
 	must(t, s.Create(ctx, docker, "data", nil))
 	w.mount = func(context.Context) error {
-		w.want("on disk before the mount", w.refsLocked("data"), "a")
+		w.want("on disk before the mount", w.refs("data"), "a")
 		return volume.Errorf(volume.ErrPluginUnavailable, `plugin "p" is backing-off`).WithHint("volctl plugin logs p")
 	}
 	_, err := s.Mount(ctx, docker, "data", "a")
@@ -118,9 +118,6 @@ func TestMountFails(t *testing.T) {
 		t.Error("a mount for nobody")
 	}
 }
-
-// refsLocked does the same as refs. refs needs no lock.
-func (w *world) refsLocked(name string) []string { return w.refs(name) }
 
 // TestDiskFull checks that the service does nothing if it cannot store the intent.
 func TestDiskFull(t *testing.T) {
@@ -211,22 +208,22 @@ func TestRemove(t *testing.T) {
 	w.add(volume.Volume{ID: "gone", PluginID: "p", Reclaim: "delete"})
 	must(t, s.Create(ctx, docker, "gone", nil))
 	must(t, s.Create(ctx, podman, "too", opts{"device": "gone"}))
-	must(t, s.Remove(ctx, "docker", "gone"))
+	must(t, s.Remove(ctx, docker, "gone"))
 	w.want("deleted while podman knows it", w.deleted)
 	if _, ok := w.RuntimeVolume("docker", "gone"); ok {
 		t.Error("docker's name stays")
 	}
 	must(t, s.Create(ctx, docker, "gone", nil))
-	must(t, s.Remove(ctx, "podman", "too"))
+	must(t, s.Remove(ctx, podman, "too"))
 	w.want("deleted while docker knows it", w.deleted)
 
 	w.volumes["gone"].Claims["web"] = volume.Claim{Alloc: "web", Wanted: true}
-	says(t, s.Remove(ctx, "docker", "gone"), `volume "gone" is claimed`)
+	says(t, s.Remove(ctx, docker, "gone"), `volume "gone" is claimed`)
 	if _, ok := w.RuntimeVolume("docker", "gone"); !ok {
 		t.Error("the name went without the data")
 	}
 	delete(w.volumes["gone"].Claims, "web")
-	must(t, s.Remove(ctx, "docker", "gone"))
+	must(t, s.Remove(ctx, docker, "gone"))
 	w.want("deleted", w.deleted, "gone")
 	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-removed", "runtime-created", "runtime-removed", "runtime-removed")
 }
@@ -240,9 +237,9 @@ func TestRemoveAtOnce(t *testing.T) {
 		must(t, s.Create(t.Context(), docker, "gone", nil))
 		must(t, s.Create(t.Context(), podman, "gone", nil))
 		var wg sync.WaitGroup
-		for _, runtime := range []string{"docker", "podman"} {
+		for _, from := range []Caller{docker, podman} {
 			wg.Go(func() {
-				if err := s.Remove(t.Context(), runtime, "gone"); err != nil {
+				if err := s.Remove(t.Context(), from, "gone"); err != nil {
 					t.Error(err)
 				}
 			})

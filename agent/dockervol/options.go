@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -232,19 +233,11 @@ func (o options) named(runtime, name string) volume.RuntimeVolume {
 }
 
 // spec returns the specification of a new volume.
-func (o options) spec(id string) volume.Volume {
-	c := call.Capability{Access: o.access, Attachment: call.FileSystem}
-	if c.Access == "" {
-		c.Access = call.SingleNodeWriter
+func (o options) spec(id string) api.VolumeSpec {
+	return api.VolumeSpec{
+		ID: id, Name: id, PluginID: o.plugin, CapacityMin: o.size, Capabilities: []api.Capability{{AccessMode: string(o.access)}},
+		MountOptions: &api.MountOptions{FSType: o.fsType, MountFlags: o.flags}, Parameters: o.params, Reclaim: o.reclaim,
 	}
-	v := volume.Volume{
-		ID: id, Name: id, PluginID: o.plugin, CapacityMin: o.size, Capabilities: []call.Capability{c},
-		MountOptions: call.MountOptions{FSType: o.fsType, MountFlags: o.flags}, Parameters: o.params, Reclaim: o.reclaim,
-	}
-	if v.Reclaim == "" {
-		v.Reclaim = "retain"
-	}
-	return v
 }
 
 // differs compares the options with an existing volume. It returns a text of the form "option: old

@@ -43,6 +43,6 @@ func TestReadersOnly(t *testing.T) {
 			t.Errorf("%s: claimed read-only: %t", name, got)
 		}
 		must(t, s.Unmount(t.Context(), docker, "data", "web"))
-		must(t, s.Remove(t.Context(), "docker", "data"))
+		must(t, s.Remove(t.Context(), docker, "data"))
 	}
 }

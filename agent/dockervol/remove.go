@@ -5,19 +5,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// reclaimDelete is the value of a volume's reclaim with which Remove also destroys the data.
-const reclaimDelete = "delete"
-
 // Remove removes a runtime's name of a volume. If the volume has reclaim: delete and no other
 // runtime has a name for it, Remove also destroys its data. Remove refuses while containers use the
 // volume.
-func (s *Service) Remove(ctx context.Context, runtime, name string) error {
-	v, ok := s.Store.RuntimeVolume(runtime, name)
+func (s *Service) Remove(ctx context.Context, from Caller, name string) error {
+	v, ok := s.Store.RuntimeVolume(from.Runtime, name)
 	if !ok {
 		return nil
 	}
@@ -25,10 +23,10 @@ func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 		return inUse(v)
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, s.Patience(runtime).Short)
+	ctx, cancel := context.WithTimeout(ctx, s.Patience(from.Runtime).Short)
 	defer cancel()
 
-	if r, ok := s.Store.Volume(v.VolumeID); !ok || r.Volume.Reclaim != reclaimDelete {
+	if r, ok := s.Store.Volume(v.VolumeID); !ok || r.Volume.Reclaim != api.ReclaimDelete {
 		_, err := s.giveUpName(ctx, v, true)
 		return err
 	}
@@ -40,7 +38,7 @@ func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 	if err != nil || gone {
 		return err
 	}
-	if err := s.destroy(ctx, v); err != nil {
+	if err := s.destroy(ctx, from, v); err != nil {
 		return err
 	}
 
@@ -96,7 +94,7 @@ func inUse(v volume.RuntimeVolume) error {
 }
 
 // destroy waits until the detaching claims are gone, and then asks the plugin to delete the volume.
-func (s *Service) destroy(ctx context.Context, v volume.RuntimeVolume) error {
+func (s *Service) destroy(ctx context.Context, from Caller, v volume.RuntimeVolume) error {
 	r, _ := s.Store.Volume(v.VolumeID)
 	for _, c := range r.Ordered() {
 		if c.Owner == v.Owner() && !c.Wanted {
@@ -106,7 +104,8 @@ func (s *Service) destroy(ctx context.Context, v volume.RuntimeVolume) error {
 		}
 	}
 
-	return s.Volumes.Delete(ctx, v.VolumeID, v.VolumeID)
+	_, err := s.Volumes.Delete(ctx, from.Caller, v.VolumeID, v.VolumeID)
+	return err
 }
 
 // names lists the ids of the references in docker's short form.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/peer"
-	"github.com/volagent/volagent/volmgr/suggest"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -40,7 +40,7 @@ var calls = map[string]func(s *Service, ctx context.Context, from Caller, q requ
 		return nil, s.Create(ctx, from, q.Name, q.Opts)
 	},
 	"/VolumeDriver.Remove": func(s *Service, ctx context.Context, from Caller, q request) (any, error) {
-		return nil, s.Remove(ctx, from.Runtime, q.Name)
+		return nil, s.Remove(ctx, from, q.Name)
 	},
 	"/VolumeDriver.Mount": func(s *Service, ctx context.Context, from Caller, q request) (any, error) {
 		path, err := s.Mount(ctx, from, q.Name, q.ID)
@@ -168,10 +168,10 @@ func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 
 // words returns the error and its hint in one line, because the runtime shows only this text.
 func words(err error) string {
-	text := err.Error()
-	var e *volume.Error
-	if errors.As(err, &e) && suggest.Hint(e.Remedy, e.Hint) != "" {
-		text += " (hint: " + suggest.Hint(e.Remedy, e.Hint) + ")"
+	e := service.APIError(err)
+	text := e.Message
+	if e.Hint != "" {
+		text += " (hint: " + e.Hint + ")"
 	}
 	return strings.ReplaceAll(text, "\n", "; ")
 }

@@ -30,6 +30,10 @@
 //
 // The agent must detach a claim without a reference. It makes and detaches a claim while it holds
 // the lock of the name. A Mount between the last Unmount and the detach therefore keeps the claim.
+//
+// The package agent/service checks the rights of a runtime, creates and deletes volumes, and words
+// the errors, as for every other client. Claims are the exception: the package makes them through
+// the domain interface Claims, because the API cannot express the claim of a runtime.
 package dockervol
 
 import (
@@ -42,6 +46,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -65,7 +71,8 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Claims admits and detaches claims.
+// Claims admits and detaches claims. It has the types of the domain, because api.ClaimRequest cannot
+// describe the claim of a runtime: the owner, and a default ownership.
 type Claims interface {
 	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
 	// Drop stores the intent to detach a claim. Freed waits until the claim is gone.
@@ -73,10 +80,10 @@ type Claims interface {
 	Freed(ctx context.Context, id string, c volume.Claim) error
 }
 
-// Volumes creates and destroys storage.
+// Volumes creates and destroys storage. service.Volumes implements it.
 type Volumes interface {
-	CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error)
-	Delete(ctx context.Context, id, confirm string) error
+	Create(ctx context.Context, by service.Caller, spec api.VolumeSpec, dry bool, wait time.Duration) (api.VolumeResult, error)
+	Delete(ctx context.Context, by service.Caller, id, confirm string) (api.Done, error)
 }
 
 // Plugins returns the state of a plugin from memory.
@@ -188,7 +195,7 @@ func (s *Service) Path(runtime, name string) (string, error) {
 // not unmount a volume for which Get fails.
 func (s *Service) view(v volume.RuntimeVolume) View {
 	view := View{Name: v.Name, CreatedAt: v.CreatedAt.UTC().Format(time.RFC3339), Status: map[string]any{
-		"volume": v.VolumeID, "references": len(v.Refs), "state": "free",
+		"volume": v.VolumeID, "references": len(v.Refs), "state": api.StateFree,
 	}}
 	r, ok := s.Store.Volume(v.VolumeID)
 	if !ok {
@@ -205,7 +212,7 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 
 		view.Status["state"] = string(c.State)
 		if c.State == volume.Mounted {
-			view.Status["state"], view.Mountpoint = "mounted", c.Path()
+			view.Status["state"], view.Mountpoint = api.StateMounted, c.Path()
 		}
 	}
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -93,7 +94,7 @@ func state(f *findings, g Plugin, held []string) {
 	case v.Stopped:
 		f.add(PluginStopped, Warning, g.ID, g.ID).what("plugin %s was stopped on request, but volumes need it", quote(g.ID)).
 			then("%s", needs).do("volctl plugin start %s", g.ID)
-	case v.State == "starting" && v.Restarts == 0, v.State == "stopped" && len(held) == 0:
+	case v.State == plugin.Starting && v.Restarts == 0, v.State == plugin.Stopped && len(held) == 0:
 	default:
 		severity := Problem
 		if len(held) == 0 {

@@ -28,7 +28,7 @@ func Look(ctx context.Context, here config.Dirs, stateFile string) (*Report, err
 	}
 
 	in := &Report{
-		DataDir: here.Data, DB: "ok", Volumes: []Volume{}, Leftovers: []Volume{}, Unexplained: []Mount{},
+		DataDir: here.Data, DB: api.OK, Volumes: []Volume{}, Leftovers: []Volume{}, Unexplained: []Mount{},
 		Plugins: []Plugin{}, Runtimes: []Runtime{}, Findings: []string{},
 	}
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -36,7 +37,7 @@ var (
 // These are all states of plugins, volumes and claims. A scrape shows each state, even if its count
 // is 0.
 var (
-	pluginStates = []string{"starting", "ready", "unhealthy", "backing-off", "stopped", "failed"}
+	pluginStates = []string{plugin.Starting, plugin.Ready, plugin.Unhealthy, plugin.BackingOff, plugin.Stopped, plugin.Failed}
 	volumeStates = []volume.State{
 		volume.StateFree, volume.StateMounting, volume.StateMounted, volume.StateDegraded, volume.StateDetaching, volume.StateStuck,
 	}
@@ -92,7 +93,7 @@ func (s state) plugins(to chan<- prometheus.Metric) {
 		}
 
 		seen[part] = true
-		gauge(to, pluginUp, truth(p.State == "ready"), p.ID, p.Type, p.Instance, p.Driver)
+		gauge(to, pluginUp, truth(p.State == plugin.Ready), p.ID, p.Type, p.Instance, p.Driver)
 		for _, st := range pluginStates {
 			gauge(to, pluginState, truth(p.State == st), p.ID, p.Type, p.Instance, st)
 		}

@@ -5,14 +5,23 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/doctor"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Doctor converts the doctor's findings to API types.
-type Doctor struct{ Of *doctor.Doctor }
+// Examiner compares the agent's records with the state of the host.
+type Examiner interface {
+	Examine(ctx context.Context) doctor.Report
 
-// Examine looks at everything once.
+	// Fix runs the fixes of the findings with these ids. It runs only fixes that are safe.
+	Fix(ctx context.Context, ids []string) []doctor.Done
+}
+
+// Doctor answers requests to find and fix problems of the host.
+type Doctor struct{ do Examiner }
+
+// Examine returns the findings of one examination of the host.
 func (d Doctor) Examine(ctx context.Context) api.Doctor {
-	r := d.Of.Examine(ctx)
+	r := d.do.Examine(ctx)
 	out := api.Doctor{
 		Time: r.At.UTC(), TookMS: float64(r.Took.Microseconds()) / 1000, Volumes: r.Volumes, Claims: r.Claims, Plugins: r.Plugins, Findings: []api.DoctorFinding{},
 	}
@@ -25,11 +34,18 @@ func (d Doctor) Examine(ctx context.Context) api.Doctor {
 	return out
 }
 
-// Fix runs the fixes with these ids. The doctor runs only fixes that are safe.
-func (d Doctor) Fix(ctx context.Context, ids []string) []api.DoctorFixed {
+// Fix runs the safe fixes of the findings that the request names.
+func (d Doctor) Fix(ctx context.Context, by Caller, req api.DoctorFix) ([]api.DoctorFixed, error) {
+	if err := by.CheckWrite(); err != nil {
+		return nil, err
+	}
+	if len(req.IDs) == 0 {
+		return nil, asAPI(volume.Errorf(volume.ErrInvalid, "the request names no finding to fix").WithHint("volctl doctor -o json shows the ids"))
+	}
+
 	out := []api.DoctorFixed{}
-	for _, done := range d.Of.Fix(ctx, ids) {
+	for _, done := range d.do.Fix(ctx, req.IDs) {
 		out = append(out, api.DoctorFixed(done))
 	}
-	return out
+	return out, nil
 }

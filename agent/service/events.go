@@ -1,4 +1,3 @@
-// Package service converts between the types of the API and those of the services behind it.
 package service
 
 import (
@@ -9,23 +8,37 @@ import (
 	"github.com/volagent/volagent/agent/event"
 )
 
-// Events converts events to API types.
-type Events struct{ Log *event.Log }
+// EventLog reads the events of the last days.
+type EventLog interface {
+	// Read calls each for the stored events, the oldest first. It returns the number of the last
+	// event.
+	Read(ctx context.Context, f event.Filter, each func(event.Event) error) (uint64, error)
 
-// Read calls each for the stored events, the oldest first, and returns the number of the last
-// event.
-func (e Events) Read(ctx context.Context, volumeID string, since time.Time, n int, each func(api.Event) error) (uint64, error) {
-	return e.Log.Read(ctx, event.Filter{Volume: volumeID, Since: since, N: n}, func(ev event.Event) error { return each(toEvent(ev)) })
+	// After returns the events in memory that follow an event number, and a channel that the next
+	// event closes.
+	After(seq uint64) ([]event.Event, <-chan struct{})
 }
 
-// After returns the events above a number, and a channel that is closed at the next event.
-func (e Events) After(seq uint64) ([]api.Event, <-chan struct{}) {
-	evs, more := e.Log.After(seq)
-	out := make([]api.Event, 0, len(evs))
-	for _, v := range evs {
-		out = append(out, toEvent(v))
+// Events answers requests for events.
+type Events struct{ do EventLog }
+
+// Read calls each for the events since a time, of one volume or of all, the oldest first. If n is
+// not 0, it reads only the last n events. It returns the number of the last event.
+func (e Events) Read(ctx context.Context, volumeID string, since time.Time, n int, each func(api.Event) error) (uint64, error) {
+	return e.do.Read(ctx, event.Filter{Volume: volumeID, Since: since, N: n}, func(ev event.Event) error { return each(toEvent(ev)) })
+}
+
+// After returns the events in memory that follow an event number, of one volume or of all. It also
+// returns the number of the last event, and a channel that the next event closes.
+func (e Events) After(volumeID string, seq uint64) (out []api.Event, last uint64, more <-chan struct{}) {
+	all, more := e.do.After(seq)
+	for _, v := range all {
+		seq = v.Seq
+		if volumeID == "" || v.Volume == volumeID {
+			out = append(out, toEvent(v))
+		}
 	}
-	return out, more
+	return out, seq, more
 }
 
 func toEvent(v event.Event) api.Event {

@@ -22,7 +22,7 @@ func TestEvents(t *testing.T) {
 		volume.Event{Type: "plugin-ready", Plugin: "p", Part: "controller", Message: "ready"},
 	)
 
-	events := Events{Log: log}
+	events := Events{log}
 	var read []api.Event
 	last, err := events.Read(t.Context(), "pg", time.Time{}, 0, func(e api.Event) error { read = append(read, e); return nil })
 	if err != nil || last != 2 || len(read) != 1 {
@@ -32,8 +32,11 @@ func TestEvents(t *testing.T) {
 	if diff := cmp.Diff(want, read[0]); diff != "" {
 		t.Error(diff)
 	}
-	after, more := events.After(1)
-	if len(after) != 1 || after[0].Part != "controller" || more == nil {
-		t.Errorf("after the first: %+v", after)
+	after, last, more := events.After("", 1)
+	if len(after) != 1 || after[0].Part != "controller" || last != 2 || more == nil {
+		t.Errorf("after the first: %+v, last %d", after, last)
+	}
+	if others, last, _ := events.After("pg", 1); len(others) != 0 || last != 2 {
+		t.Errorf("after the first, of volume pg: %+v, last %d", others, last)
 	}
 }

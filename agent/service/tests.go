@@ -11,17 +11,30 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tests converts the tests of plugins for the API.
-type Tests struct{ Of *plugintest.Service }
+// Tester runs the tests of plugins.
+type Tester interface {
+	// Run calls each after every check. It returns when it has removed the traces of the test. An
+	// error from each ends the test.
+	Run(ctx context.Context, id string, ask plugintest.Ask, each func(plugintest.Result) error) (plugintest.Summary, error)
+}
 
-// TestPlugin runs a test.
-func (t Tests) TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error) {
-	ask, err := toAsk(q)
-	if err != nil {
+// Tests answers requests to test plugins.
+type Tests struct {
+	plugins Plugins
+	do      Tester
+}
+
+// Run tests a plugin, and calls each after every check. An error from each ends the test.
+func (t Tests) Run(ctx context.Context, by Caller, id string, req api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error) {
+	if err := t.plugins.checkChange(by, id, api.Part{}); err != nil {
 		return api.PluginTestSummary{}, err
 	}
+	ask, err := toAsk(req)
+	if err != nil {
+		return api.PluginTestSummary{}, asAPI(err)
+	}
 
-	sum, err := t.Of.Run(ctx, id, ask, func(r plugintest.Result) error {
+	sum, err := t.do.Run(ctx, id, ask, func(r plugintest.Result) error {
 		return each(api.PluginCheck{
 			Check: r.Check, Result: string(r.Verdict), Said: r.Said, TookMS: float64(r.Took.Microseconds()) / 1000})
 	})
@@ -30,26 +43,19 @@ func (t Tests) TestPlugin(ctx context.Context, id string, q api.PluginTest, each
 		Driver: sum.Driver, Version: sum.Version, NodeID: sum.NodeID, Mounts: sum.Mounts, FSType: sum.FSType,
 		Attaches: sum.Attaches, Stages: sum.Stages, StageMounts: sum.StageMounts, Creates: sum.Creates,
 		OK: sum.OK, WorkAround: sum.WorkAround, Broken: sum.Broken, Skipped: sum.Skip,
-	}, err
+	}, t.plugins.explain(by, err, id)
 }
 
-func toAsk(q api.PluginTest) (plugintest.Ask, error) {
-	ask := plugintest.Ask{
+func toAsk(q api.PluginTest) (ask plugintest.Ask, err error) {
+	ask = plugintest.Ask{
 		ExternalID: q.ExternalID, Context: q.Context, Parameters: q.Parameters, Capacity: q.Capacity,
 		Access: call.AccessMode(q.AccessMode), Kill: q.Kill, Forget: q.Forget,
 	}
 	if q.MountOptions != nil {
 		ask.MountOptions = call.MountOptions(*q.MountOptions)
 	}
-	for name, ref := range q.Secrets {
-		if ask.Secrets == nil {
-			ask.Secrets = map[string]call.SecretRef{}
-		}
-		if _, literal := ref.Literal.Reveal(); literal || ref.Sealed {
-			return ask, volume.Errorf(volume.ErrInvalid, "secret %q is no reference: a test takes {file: PATH}, {credential: NAME} or {env: NAME}", name)
-		}
-
-		ask.Secrets[name] = call.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}
+	if ask.Secrets, err = references(q.Secrets); err != nil {
+		return ask, err
 	}
 
 	if ask.Access != "" {
@@ -68,7 +74,6 @@ func toAsk(q api.PluginTest) (plugintest.Ask, error) {
 		return ask, nil
 	}
 
-	var err error
 	if ask.Timeout, err = time.ParseDuration(q.Timeout); err != nil || ask.Timeout <= 0 {
 		return ask, volume.Errorf(volume.ErrInvalid, "timeout %q is no duration such as 5m", q.Timeout)
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The record of a test is kept until everything is undone, and its secrets are not sealed. A test
-// therefore accepts references only.
+// TestPluginTestTakesNoLiteral checks that a test of a plugin accepts only references to secrets. The
+// agent does not seal these secrets, and it stores them until it has removed all traces of the test.
 func TestPluginTestTakesNoLiteral(t *testing.T) {
 	for _, s := range []api.Secret{{Literal: api.NewLiteral("hunter2")}, {Sealed: true}} {
 		_, err := toAsk(api.PluginTest{Secrets: map[string]api.Secret{"key": s}})
-		if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), `secret "key" is no reference`) || strings.Contains(err.Error(), "hunter2") {
+		if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), `secret "key" is not a reference`) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}

@@ -86,7 +86,7 @@ func (d kubernetesDecoder) persistentVolume(n *yaml.Node) located {
 	}
 
 	v.spec.Capabilities = d.pvCapabilities(&v)
-	v.spec.Reclaim = "retain"
+	v.spec.Reclaim = api.ReclaimRetain
 	doc := Document{Spec: v.spec, From: Kubernetes, Warnings: v.warnings()}
 
 	if v.driver != nil {

@@ -27,10 +27,10 @@ func (s *Service) fault() (p api.Problem, ok bool) {
 	case err == nil:
 		return p, false
 	case errors.As(err, &foreign):
-		return api.Problem{Subject: "agent", Message: err.Error(), Command: "systemctl restart volagent"}, true
+		return api.Problem{Subject: api.SubjectAgent, Message: err.Error(), Command: "systemctl restart volagent"}, true
 	}
 
-	return api.Problem{Subject: "agent", Message: "cannot write the state database: " + err.Error(), Command: suggest.Command("df %s", s.DataDir)}, true
+	return api.Problem{Subject: api.SubjectAgent, Message: "cannot write the state database: " + err.Error(), Command: suggest.Command("df %s", s.DataDir)}, true
 }
 
 // lost reports the loss of the state database, as long as an adopted claim or the damaged file
@@ -45,7 +45,7 @@ func (s *Service) lost() (p api.Problem, ok bool) {
 	for _, r := range s.Records.Volumes() {
 		held += backup.Adopted(r)
 	}
-	p = api.Problem{Subject: "agent", Message: "the state database was lost and made anew " + loss.At.Format(time.RFC3339)}
+	p = api.Problem{Subject: api.SubjectAgent, Message: "the state database was lost and made anew " + loss.At.Format(time.RFC3339)}
 	if loss.Why != "" {
 		p.Message += ": " + loss.Why
 	}
@@ -131,7 +131,7 @@ func (s *Service) full() []api.Problem {
 		words = fmt.Sprintf("the file system of %s has no inode left", s.DataDir)
 	}
 
-	return []api.Problem{{Subject: "agent", Message: words, Command: suggest.Command("df %s", s.DataDir)}}
+	return []api.Problem{{Subject: api.SubjectAgent, Message: words, Command: suggest.Command("df %s", s.DataDir)}}
 }
 
 // Unscraped reports a problem if the metrics cannot be served on the configured address.
@@ -143,7 +143,7 @@ func (s *Service) Unscraped() (all []api.Problem) {
 	if err := s.Scraped.Fault(); err != nil {
 		why, command := unheard(err, s.MetricsAddress)
 		all = append(all, api.Problem{
-			Subject: "agent", Message: fmt.Sprintf("cannot serve the metrics on %s: %v%s; it is tried again every 5s", s.MetricsAddress, err, why), Command: command,
+			Subject: api.SubjectAgent, Message: fmt.Sprintf("cannot serve the metrics on %s: %v%s; it is tried again every 5s", s.MetricsAddress, err, why), Command: command,
 		})
 	}
 

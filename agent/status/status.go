@@ -26,7 +26,7 @@ func (s *Service) Line() string {
 
 // Node returns the node for the API. It omits the numbers that the API server itself computes.
 func (s *Service) Node() api.Node {
-	n := api.Node{ID: s.NodeID, Version: api.Version, StartedAt: s.Started, DataDir: s.DataDir, State: "ok", DB: "ok", Draining: s.Records.Draining()}
+	n := api.Node{ID: s.NodeID, Version: api.Version, StartedAt: s.Started, DataDir: s.DataDir, State: api.OK, DB: api.OK, Draining: s.Records.Draining()}
 	if s.Halt != "" {
 		n.State = s.Halt
 	}
@@ -36,7 +36,7 @@ func (s *Service) Node() api.Node {
 	}
 
 	if p, ok := s.lost(); ok {
-		if n.DB == "ok" {
+		if n.DB == api.OK {
 			n.DB = "made anew"
 		}
 		n.Problems = append(n.Problems, p)

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
@@ -31,8 +32,6 @@ type Options struct {
 	Dir string
 	// Register registers a volume.
 	Register func(ctx context.Context, v volume.Volume, dry bool) (volume.Record, volume.Change, error)
-	// Convert returns the volume that an entry of a file describes.
-	Convert func(api.VolumeSpec) volume.Volume
 	// View returns the state of a plugin.
 	View func(pluginID string) plugin.View
 	Log  hclog.Logger
@@ -114,7 +113,7 @@ func (f *Files) load() {
 		return
 	}
 
-	found := readDir(f.o.Dir, f.o.Convert)
+	found := readDir(f.o.Dir)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
@@ -278,7 +277,7 @@ func (f *Files) Await(ctx context.Context, id string) error {
 
 // readDir reads the volumes of all files in a directory, sorted by file name. A missing directory
 // contains no volumes.
-func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*filed) {
+func readDir(dir string) (all []*filed) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return []*filed{{file: dir, bad: true, why: fmt.Errorf("cannot read the directory of volume files: %w", err)}}
@@ -291,7 +290,7 @@ func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*fil
 		}
 
 		path := filepath.Join(dir, e.Name())
-		for _, v := range readFile(path, convert) {
+		for _, v := range readFile(path) {
 			v.second(first)
 			all = append(all, v)
 		}
@@ -328,7 +327,7 @@ func isVolumeFile(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".json", ".hcl"}, filepath.Ext(name))
 }
 
-func readFile(path string, convert func(api.VolumeSpec) volume.Volume) []*filed {
+func readFile(path string) []*filed {
 	text, err := untrusted.ReadFile(path, spec.MaxFileSize)
 	if err != nil {
 		return []*filed{{file: path, bad: true, why: err}}
@@ -349,7 +348,7 @@ func readFile(path string, convert func(api.VolumeSpec) volume.Volume) []*filed 
 
 	var all []*filed
 	for _, d := range docs {
-		v := &filed{file: path, line: d.Line, spec: convert(d.Spec)}
+		v := &filed{file: path, line: d.Line, spec: service.Volume(d.Spec)}
 		if d.From != spec.Own {
 			v.bad, v.why = true, fmt.Errorf("volume %q is in the format of %s; register it with volctl volume register, then export it to this file with volctl volume export", d.Spec.ID, cmp.Or(string(d.From), "others"))
 		}

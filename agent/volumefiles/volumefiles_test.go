@@ -58,12 +58,7 @@ func start(t *testing.T, files map[string]string) (*Files, *registry, string) {
 		}
 	}
 	r := &registry{counts: map[string]int{}}
-	f := New(Options{
-		Dir: dir, Register: r.register, View: r.view, Log: hclog.NewNullLogger(),
-		Convert: func(s api.VolumeSpec) volume.Volume {
-			return volume.Volume{ID: s.ID, PluginID: s.PluginID, ExternalID: s.ExternalID}
-		},
-	})
+	f := New(Options{Dir: dir, Register: r.register, View: r.view, Log: hclog.NewNullLogger()})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { f.Run(ctx) })
@@ -139,10 +134,10 @@ func TestReread(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if p := readDir(filepath.Join(dir, "a.yaml"), nil); len(p) != 1 || !p[0].bad {
+	if p := readDir(filepath.Join(dir, "a.yaml")); len(p) != 1 || !p[0].bad {
 		t.Errorf("a file in place of the directory: %+v", p)
 	}
-	if p := readDir(filepath.Join(dir, "none"), nil); len(p) != 0 {
+	if p := readDir(filepath.Join(dir, "none")); len(p) != 0 {
 		t.Errorf("no directory: %+v", p)
 	}
 }

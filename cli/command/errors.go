@@ -96,7 +96,7 @@ func (a *App) Report(err error) error {
 		e := Wire(one)
 		a.Complain("volctl: %s\n", output.Printable(brief(a.plain(e.Message))))
 
-		if log := e.Details["plugin_log"]; log != "" {
+		if log := e.Details[api.DetailLog]; log != "" {
 			for line := range strings.Lines(log) {
 				a.Complain("plugin log: %s\n", output.OneLine(line))
 			}

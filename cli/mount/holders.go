@@ -45,7 +45,7 @@ func busy(dir string, host Host) error {
 	e := &api.Error{Code: api.CodeRefused, Message: "target is busy", Hint: "stop its users, or unmount it lazily: " + suggest.Command("umount -l %s", dir)}
 	if len(words) > 0 {
 		e.Message += ", held by " + strings.Join(words, "; ")
-		e.Details = map[string]string{"held_by": strings.Join(words, "; ")}
+		e.Details = map[string]string{api.DetailHeldBy: strings.Join(words, "; ")}
 	}
 
 	if units := units(found); len(units) > 0 {

@@ -128,7 +128,7 @@ func readyPlugins(n *api.Node) int {
 	return ready
 }
 
-func well(n *api.Node) bool { return n.State == "" || n.State == "ok" }
+func well(n *api.Node) bool { return n.State == "" || n.State == api.OK }
 
 func problemTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	rows := make([][]string, len(n.Problems))

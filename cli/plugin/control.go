@@ -45,7 +45,7 @@ func partFlags(cmd *cobra.Command, to *apiclient.Part) {
 
 // checkPart returns a usage error for an unknown type of part.
 func checkPart(p apiclient.Part) error {
-	if !slices.Contains([]string{"", "node", "controller", "monolith"}, p.Type) {
+	if !slices.Contains([]string{"", api.PartNode, api.PartController, api.PartMonolith}, p.Type) {
 		return command.Usage("", "--type %q is neither node nor controller", p.Type)
 	}
 	return nil

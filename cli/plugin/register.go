@@ -79,7 +79,7 @@ func runRegister(ctx context.Context, o registerOptions, client *apiclient.Clien
 		id := output.QuotedList([]string{r.Plugin.ID})
 		said := r.Outcome + " plugin " + id
 
-		if r.Outcome == "unchanged" {
+		if r.Outcome == api.OutcomeUnchanged {
 			said = "plugin " + id + " is unchanged"
 		}
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
@@ -52,7 +53,7 @@ If the plugin has several parts, the command restarts all of them, or only those
 
 func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client, out *output.Printer) error {
 	force := o.yes
-	if o.yes && o.part.Type != "controller" {
+	if o.yes && o.part.Type != api.PartController {
 		if p, err := client.Plugin(ctx, o.id); err == nil && p.FUSEClaims > 0 {
 			o.warn("volctl: %s in use through plugin %q: %s\n", output.Count(p.Staged, "volume"), o.id, breaks(p))
 		}
@@ -60,7 +61,7 @@ func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client,
 
 	// The restart of a controller does not break mounts. The agent itself checks whether another
 	// controller is ready.
-	if o.ask != nil && o.part.Type != "controller" {
+	if o.ask != nil && o.part.Type != api.PartController {
 		var err error
 		if force, err = o.confirmed(ctx, client); err != nil {
 			return command.Failed(err, "restart plugin %q", o.id)

@@ -56,7 +56,7 @@ func runStop(ctx context.Context, o stopOptions, client *apiclient.Client, out *
 		}
 		switch {
 		case p.Staged == 0:
-		case o.part.Type == "controller":
+		case o.part.Type == api.PartController:
 			o.warn("volctl: %s in use through plugin %q: unless another controller is ready, nothing is attached or detached until: %s\n",
 				output.Count(p.Staged, "volume"), o.id, suggest.Command("volctl plugin start %s", o.id))
 		default:

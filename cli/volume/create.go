@@ -211,7 +211,7 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 func sayResult(out *output.Printer, r *api.VolumeResult) error {
 	id := r.Volume.Spec.ID
 	switch {
-	case r.Outcome == "unchanged":
+	case r.Outcome == api.OutcomeUnchanged:
 		return out.Say("volume %q is unchanged", id)
 	case len(r.Changes) > 0:
 		return out.Say("%s volume %q: %s", r.Outcome, id, strings.Join(r.Changes, "; "))

@@ -133,11 +133,11 @@ func expandedText(o expandOptions, r *api.VolumeResult) func(*bytes.Buffer) erro
 	text := fmt.Sprintf("%s volume %q to %s", r.Outcome, o.volume, output.Size(max(r.Volume.Capacity, o.bytes)))
 	x := r.Volume.Expansion
 	switch {
-	case r.Outcome == "unchanged" && o.withdraw:
+	case r.Outcome == api.OutcomeUnchanged && o.withdraw:
 		text = fmt.Sprintf("volume %q is unchanged: it is not being expanded", o.volume)
-	case r.Outcome == "unchanged":
+	case r.Outcome == api.OutcomeUnchanged:
 		text = fmt.Sprintf("volume %q is unchanged: it has %s", o.volume, output.Size(max(r.Volume.Capacity, o.bytes)))
-	case r.Outcome == "withdrawn":
+	case r.Outcome == api.OutcomeWithdrawn:
 		text = fmt.Sprintf("withdrew the expansion of volume %q; if a call for it had an effect, the storage may have grown", o.volume)
 	case x == nil:
 	case x.Want > 0:

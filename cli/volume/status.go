@@ -250,7 +250,7 @@ func waits(at *api.Attempt, now time.Time) string {
 	if at.Waits == "" || at.Next.IsZero() {
 		return at.Waits
 	}
-	if at.Cause == "watch" {
+	if at.Cause == api.CauseWatch {
 		return fmt.Sprintf("%s; until %s, %s", at.Waits, clock(at.Next, now), output.In(now, at.Next))
 	}
 	return at.Waits + "; next check " + output.In(now, at.Next)
@@ -275,9 +275,9 @@ func tried(at *api.Attempt, now time.Time) string {
 	case at.Running:
 	case !at.Next.IsZero():
 		text += ", next " + output.In(now, at.Next)
-	case at.Retry == "change":
+	case at.Retry == api.RetryChange:
 		text += ", next when something changes"
-	case at.Retry == "never":
+	case at.Retry == api.RetryNever:
 		text += ", no automatic retry"
 	}
 

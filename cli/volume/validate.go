@@ -122,7 +122,7 @@ func (v validated) sentence() string {
 	switch {
 	case v.Outcome == "":
 		return subject + " is well-formed; the agent was not asked"
-	case v.Outcome == "unchanged":
+	case v.Outcome == api.OutcomeUnchanged:
 		return subject + " would be unchanged"
 	case len(v.Changes) > 0:
 		return subject + " would be " + v.Outcome + ": " + strings.Join(v.Changes, "; ")

@@ -75,6 +75,16 @@ func (c Caps) WithNode(n Caps) Caps {
 	return c
 }
 
+// These are the states of a plugin and of its parts.
+const (
+	Stopped    = "stopped"     // not started, or stopped on purpose
+	Starting   = "starting"    // started, but not yet ready
+	Ready      = "ready"       // the agent can send calls
+	Unhealthy  = "unhealthy"   // the plugin runs, or should run, but does not answer correctly
+	BackingOff = "backing-off" // the plugin has ended, and is started again after a pause
+	Failed     = "failed"      // an operator must fix a problem
+)
+
 // View is the state of a plugin at one moment, as far as decisions depend on it.
 type View struct {
 	// Known is set if a plugin with this id is configured.
@@ -87,8 +97,7 @@ type View struct {
 	// if one process serves both.
 	Apart *Apart
 
-	// State is the state of the plugin as the supervisor names it. Reason says why the plugin is
-	// not ready.
+	// State is one of the states above. Reason says why the plugin is not ready.
 	State  string
 	Reason string
 

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// Each error of this package wraps one of these sentinels. The package agent/apiserver converts the
+// Each error of this package wraps one of these sentinels. The package agent/service converts the
 // sentinels to API codes. The message of an error names the failed action, the object, and a
 // helpful action.
 var (

@@ -4,19 +4,21 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // State is the state of one part of a plugin.
 type State string
 
-// These are the states of a part.
+// These are the states of a part, with the names of the domain.
 const (
-	Stopped    State = "stopped"     // not started, or stopped on purpose
-	Starting   State = "starting"    // started, but not yet ready
-	Ready      State = "ready"       // the agent can send calls
-	Unhealthy  State = "unhealthy"   // the plugin runs, or should run, but does not answer correctly
-	BackingOff State = "backing-off" // the plugin has ended, and is started again after a pause
-	Failed     State = "failed"      // an operator must fix a problem
+	Stopped    State = plugin.Stopped
+	Starting   State = plugin.Starting
+	Ready      State = plugin.Ready
+	Unhealthy  State = plugin.Unhealthy
+	BackingOff State = plugin.BackingOff
+	Failed     State = plugin.Failed
 )
 
 // Machine is the state machine of one part. The list below contains all transitions. An event that

@@ -1,4 +1,4 @@
-package apiserver
+package service
 
 import (
 	"context"
@@ -35,24 +35,24 @@ func TestCodes(t *testing.T) {
 		"ours already":             {&api.Error{Code: api.CodePermission}, api.CodePermission},
 		"anything else":            {errors.New("x"), api.CodeFailed},
 	} {
-		if got := toAPI(fmt.Errorf("wrapped: %w", tt.err)); got.Code != tt.code {
+		if got := APIError(fmt.Errorf("wrapped: %w", tt.err)); got.Code != tt.code {
 			t.Errorf("%s: %s, want %s", name, got.Code, tt.code)
 		}
 	}
-	if got := toAPI(call); got.Details["grpc_code"] != "Internal" || got.Details["plugin_said"] != "no" {
+	if got := APIError(call); got.Details["grpc_code"] != "Internal" || got.Details["plugin_said"] != "no" {
 		t.Errorf("a failed call: %v", got.Details)
 	}
 	at := volume.Attempt{Err: call, Tries: 3, First: time.Now(), Next: time.Now().Add(time.Hour)}
-	got := toAPI(&volume.Awaited{Err: volume.Errorf(volume.ErrTimeout, "timed out").WithHint("wait"), At: at})
+	got := APIError(&volume.Awaited{Err: volume.Errorf(volume.ErrTimeout, "timed out").WithHint("wait"), At: at})
 	if got.Code != api.CodeTimeout || got.Hint != "wait" || got.Details["tries"] != "3" || got.Details["step"] != "NodeStageVolume" || got.Details["first"] == "" || got.Details["next"] == "" {
 		t.Errorf("a wait in vain: %+v", got)
 	}
 	busy := &volume.CallError{Step: "NodeUnpublishVolume", Code: "Internal", Message: "busy", HeldBy: []string{"pid 1 init, cwd"}, Remedy: remedy.Of(remedy.EndProcess, "1")}
-	if got := toAPI(busy); got.Hint != "kill 1" || got.Details["held_by"] != "pid 1 init, cwd" || got.Details["plugin_said"] != "busy" || !strings.HasSuffix(got.Message, "busy, held by pid 1 init, cwd") {
+	if got := APIError(busy); got.Hint != "kill 1" || got.Details["held_by"] != "pid 1 init, cwd" || got.Details["plugin_said"] != "busy" || !strings.HasSuffix(got.Message, "busy, held by pid 1 init, cwd") {
 		t.Errorf("held: %+v", got)
 	}
 	hinted := fmt.Errorf("wrapped: %w", volume.Errorf(volume.ErrRefused, "x").WithHint("try %s", "y"))
-	if got := toAPI(hinted); got.Hint != "try y" {
+	if got := APIError(hinted); got.Hint != "try y" {
 		t.Errorf("hint %q", got.Hint)
 	}
 }

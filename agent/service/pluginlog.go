@@ -1,25 +1,23 @@
-package apiserver
+package service
 
 import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// searched is the number of log lines in which logOf searches for lines about a volume.
+// searched is the number of log lines in which view.logOf searches for lines about a volume.
 const searched = 50
 
-// logOf returns the last n lines of a plugin's log. If volumes are given, it omits lines that name
-// only other volumes of the plugin.
-func (s *Server) logOf(pluginID string, n int, volumes ...string) []string {
-	if len(volumes) == 0 {
-		return s.o.Plugins.Tail(pluginID, n)
-	}
-
-	var ours, others []string
-	for _, r := range s.o.Records.Volumes() {
+// linesAbout returns the lines of a plugin's log that may concern the given volumes. It omits lines
+// that name only other volumes of the plugin.
+func linesAbout(lines []string, records []volume.Record, pluginID string, volumes []string) []string {
+	ours := slices.Clone(volumes)
+	var others []string
+	for _, r := range records {
 		switch v := r.Volume; {
 		case slices.Contains(volumes, v.ID):
 			ours = append(ours, namesOf(v)...)
@@ -28,11 +26,7 @@ func (s *Server) logOf(pluginID string, n int, volumes ...string) []string {
 		}
 	}
 
-	ours = append(ours, volumes...)
-	lines := slices.DeleteFunc(s.o.Plugins.Tail(pluginID, searched), func(line string) bool {
-		return namesAny(line, others) && !namesAny(line, ours)
-	})
-	return lines[max(0, len(lines)-n):]
+	return slices.DeleteFunc(lines, func(line string) bool { return namesAny(line, others) && !namesAny(line, ours) })
 }
 
 // namesOf returns the names that a plugin may use for a volume in its log.
@@ -48,23 +42,14 @@ func namesAny(line string, names []string) bool {
 			if i < 0 {
 				return false
 			}
-			before, after := rest[:i], rest[i+len(name):]
-			if !endsInWord(before) && !beginsWithWord(after) {
+			last, _ := utf8.DecodeLastRuneInString(rest[:i])
+			rest = rest[i+len(name):]
+			first, _ := utf8.DecodeRuneInString(rest)
+			if !wordRune(last) && !wordRune(first) {
 				return true
 			}
-			rest = after
 		}
 	})
-}
-
-func endsInWord(s string) bool {
-	r := []rune(s)
-	return len(r) > 0 && wordRune(r[len(r)-1])
-}
-
-func beginsWithWord(s string) bool {
-	r := []rune(s)
-	return len(r) > 0 && wordRune(r[0])
 }
 
 // wordRune reports whether a character may be part of a volume's name. "/" and ":" are not, because

@@ -1,4 +1,4 @@
-package apiserver
+package service
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ func TestAtFD(t *testing.T) {
 		got, err := atFD(tt.fd, tt.peer)
 		var code api.Code
 		if err != nil {
-			code = toAPI(err).Code
+			code = APIError(err).Code
 		}
 		if code != tt.code || (got == nil) != (tt.want == nil) || got != nil && *got != *tt.want {
 			t.Errorf("%s: %+v, %v", tt.name, got, err)
@@ -54,12 +54,12 @@ func TestTermsThereAndBack(t *testing.T) {
 		ReadOnly: true, AccessMode: "single-node-writer", AttachmentMode: "file-system", At: "/srv", AtFlags: []string{"nodev", "nosuid"}, AtWritable: true,
 		Ownership: api.Ownership{UID: new(uint32(5)), Mode: "0770"}, Owner: api.Owner{Kind: api.OwnerNone}, Note: "größe 2",
 	}
-	terms, err := fromClaimRequest(ask, peer.Peer{})
+	asked, err := fromClaimRequest(ask, peer.Peer{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	got := toClaim(volume.Record{}, volume.Claim{Terms: terms}, plugin.View{Known: true, Ready: true}, nil)
+	got := toClaim(volume.Record{}, volume.Claim{Terms: asked.Terms}, plugin.View{Known: true, Ready: true}, nil)
 	want := api.Claim{
 		ReadOnly: true, AccessMode: ask.AccessMode, AttachmentMode: ask.AttachmentMode, Owner: ask.Owner, Path: "/srv", At: "/srv",
 		AtFlags: "nosuid,nodev", AtWritable: true, Ownership: ask.Ownership, Note: ask.Note, Remark: got.Remark,

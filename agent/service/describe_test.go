@@ -1,4 +1,4 @@
-package apiserver
+package service
 
 import (
 	"encoding/json"
@@ -54,11 +54,11 @@ func TestSecretsThereAndBack(t *testing.T) {
 	if want := `{"f":{"file":"/f"},"l":{"sealed":true},"s":{"sealed":true}}`; err != nil || string(raw) != want {
 		t.Errorf("shown as %s, %v, want %s", raw, err, want)
 	}
-	back := fromSpec(shown).Secrets
+	back := Volume(shown).Secrets
 	if back["s"] != (call.SecretRef{Keep: true}) || back["f"] != (call.SecretRef{File: "/f"}) {
 		t.Errorf("read as %+v", back)
 	}
-	given := fromSpec(api.VolumeSpec{Secrets: map[string]api.Secret{"k": {Literal: api.NewLiteral("hunter2")}}}).Secrets["k"]
+	given := Volume(api.VolumeSpec{Secrets: map[string]api.Secret{"k": {Literal: api.NewLiteral("hunter2")}}}).Secrets["k"]
 	if given.Literal.Reveal() != "hunter2" || given.Sealed != "" {
 		t.Errorf("a value is read as %+v", given)
 	}
