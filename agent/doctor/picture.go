@@ -163,7 +163,8 @@ type Test struct {
 	Running bool
 	Name    string // the name of its volume
 	Begun   time.Time
-	Paths   []string
+	Paths   []string // the paths at which it may have a mount
+	Dirs    []string // the directories that it made
 }
 
 // Plugin is the current state of a plugin.
@@ -214,55 +215,44 @@ func (p Picture) claims() (n int) {
 	return n
 }
 
+// records returns the records of the volumes and of the forced deregisters.
+func (p Picture) records() (all []volume.Record) {
+	for _, v := range p.Volumes {
+		all = append(all, v.Record)
+	}
+	for _, d := range p.Deregistered {
+		all = append(all, d.Record)
+	}
+	return all
+}
+
 // explained returns all paths at which the agent has, or may have, a mount. The paths come from the
 // records, from forced deregisters, and from plugin tests.
 func (p Picture) explained() map[string]bool {
-	known := map[string]bool{p.Root: true}
-	add := func(path string) {
-		if path != "" {
+	known := volume.Paths(p.records())
+	known[p.Root] = true
+	for _, t := range p.Tests {
+		for _, path := range t.Paths {
 			known[path] = true
 		}
 	}
 
-	record := func(r volume.Record) {
-		if r.Held() {
-			add(r.Node.StagingPath)
-		}
+	return known
+}
+
+// needed returns the paths in explained, and the directories that the agent makes for targets.
+func (p Picture) needed() map[string]bool {
+	known := p.explained()
+	for _, r := range p.records() {
 		for _, c := range r.Claims {
-			add(c.Target)
 			for _, dir := range volume.TargetDirs(c.Target) {
-				add(dir)
+				known[dir] = true
 			}
-			add(c.At)
-		}
-
-		for _, w := range r.Node.Watches {
-			add(w.Path)
-		}
-
-		for _, o := range r.Node.PendingCalls {
-			add(o.Path)
-		}
-
-		for _, u := range r.Node.Unseen {
-			add(u.Path)
 		}
 	}
-
-	for _, v := range p.Volumes {
-		record(v.Record)
-	}
-
-	for _, d := range p.Deregistered {
-		record(d.Record)
-	}
-
 	for _, t := range p.Tests {
-		for _, path := range t.Paths {
-			add(path)
-			for _, dir := range volume.TargetDirs(path) {
-				add(dir)
-			}
+		for _, dir := range t.Dirs {
+			known[dir] = true
 		}
 	}
 
@@ -319,24 +309,18 @@ func within(path, dir string) bool {
 }
 
 // settleLoops removes loop devices from the picture if they were detached during the examination,
-// or if their volumes are now in use on this host.
-func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
-	late := Picture{}
-	for _, r := range records {
-		late.Volumes = append(late.Volumes, Volume{Record: r})
-	}
+// or if their volumes are now in use on this host, as the picture late shows.
+func (p *Picture) settleLoops(now []Loop, late Picture) {
 	p.Loops = slices.DeleteFunc(p.Loops, func(l Loop) bool { return !slices.Contains(now, l) || late.serves(l) })
 }
 
 // serves reports whether a loop device may belong to a volume that is on this host, or that a claim
 // needs here. The path of the backing file then contains the volume's external id.
 func (p Picture) serves(l Loop) bool {
-	belongs := func(r volume.Record) bool {
+	return slices.ContainsFunc(p.records(), func(r volume.Record) bool {
 		id := r.Volume.ExternalID
-		return id != "" && (len(r.Claims) > 0 || r.Held() || r.Leftover) && slices.Contains(strings.Split(l.Backing, "/"), id)
-	}
-	return slices.ContainsFunc(p.Volumes, func(v Volume) bool { return belongs(v.Record) }) ||
-		slices.ContainsFunc(p.Deregistered, func(d Deregistered) bool { return belongs(d.Record) })
+		return id != "" && (r.Held() || r.Leftover) && slices.Contains(strings.Split(l.Backing, "/"), id)
+	})
 }
 
 // Runtimes describes the volumes of the container runtimes docker and podman.

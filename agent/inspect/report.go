@@ -19,6 +19,7 @@ type Report struct {
 	NodeID       string   `json:"node_id,omitempty"`
 	Volumes      []Volume `json:"volumes"`
 	Leftovers    []Volume `json:"leftovers"` // the leftovers of forced deregisters
+	Tests        []Test   `json:"tests,omitempty"`
 	Unexplained  []Mount  `json:"unexplained_mounts"`
 
 	// Elsewhere lists the mounts that an agent with another data dir made in the same runtime dir.
@@ -58,9 +59,16 @@ type Claim struct {
 	Without string `json:"without_plugin,omitempty"` // how far its detach may go without the plugin
 }
 
+// Test is a volume of a plugin test that is running, or that was interrupted.
+type Test struct {
+	Plugin string  `json:"plugin_id"`
+	Volume string  `json:"volume"`
+	Mounts []Mount `json:"mounts"`
+}
+
 // Mount is one mount that is recorded or present.
 type Mount struct {
-	What   string `json:"what,omitempty"` // "staged", "published for ALLOC", "bound for ALLOC"
+	What   string `json:"what,omitempty"` // a volume.PlaceKind, and " for ALLOC" if a claim has the place
 	Path   string `json:"path"`
 	Is     string `json:"is"` // "as recorded", "in doubt", "missing", "another mount", "dead: …", "hung: …", "not recorded"
 	Source string `json:"source,omitempty"`

@@ -88,7 +88,7 @@ func (r TestRecords) Registered(driver, external string) (string, bool) {
 func (r TestRecords) InUse(id string) []string {
 	var ids []string
 	for _, v := range r.Usage.InUse(id) {
-		if s := r.Scratch(id); s == nil || v != plugintest.Name(s) {
+		if s := r.Scratch(id); s == nil || v != s.Name() {
 			ids = append(ids, v)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/statedb"
@@ -44,7 +43,7 @@ func (u Usage) InUse(pluginID string) (ids []string) {
 	}
 
 	if left := u.Scratches()[pluginID]; left != nil {
-		ids = append(ids, plugintest.Name(left))
+		ids = append(ids, left.Name())
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)

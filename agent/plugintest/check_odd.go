@@ -330,7 +330,7 @@ var errSpared = errors.New("not killed")
 // killPlugin kills the plugin's process and waits until the next process is ready.
 func killPlugin(ctx context.Context, r *run) (time.Duration, error) {
 	before, began := r.s.Plugins.View(r.id).Incarnation, time.Now()
-	if err := r.s.Plugins.Kill(r.id, Name(&r.rec)); err != nil {
+	if err := r.s.Plugins.Kill(r.id, r.rec.Name()); err != nil {
 		return 0, fmt.Errorf("%w: %v", errSpared, err) //nolint:errorlint // callers need only errSpared
 	}
 

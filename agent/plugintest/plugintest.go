@@ -131,9 +131,6 @@ func (s *Service) leave(id string) {
 	delete(s.busy, id)
 }
 
-// Name returns the scratch volume's name, as users and the storage system see it.
-func Name(s *plugin.Scratch) string { return "volagent-test-" + s.ID }
-
 // Testing reports whether a test of the plugin is running.
 func (s *Service) Testing(id string) bool {
 	s.mu.Lock()

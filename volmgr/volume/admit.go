@@ -307,14 +307,9 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 			continue // same storage: its claims wait until the agent has undone the old sides
 		}
 
-		paths := []string{o.Node.StagingPath}
-		for _, have := range o.Claims {
-			paths = append(paths, have.Target)
-		}
-
-		for _, path := range paths {
-			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
-				return Errorf(ErrRefused, "%s may still have a mount of volume %q (external_id %q), which was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
+		for _, p := range o.Places() {
+			if p.Path == c.Target || p.Path == r.Node.StagingPath {
+				return Errorf(ErrRefused, "%s may still have a mount of volume %q (external_id %q), which was deregistered by force", p.Path, o.Volume.ID, o.Volume.ExternalID).
 					WithRemedy(remedy.Of(remedy.SeeOrGiveUpCalls, o.Volume.ID))
 			}
 		}
