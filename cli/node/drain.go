@@ -52,9 +52,7 @@ command prints {safe, waiting, left}.`,
 			if o.limited = cmd.Flags().Changed("deadline"); o.deadline < 0 {
 				return command.Usage("--deadline 5m", "--deadline %s is in the past", o.deadline)
 			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runDrain(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -62,7 +60,7 @@ command prints {safe, waiting, left}.`,
 	return cmd
 }
 
-func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out *output.Printer) error {
+func (o drainOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	until := time.Now().Add(o.deadline)
 	first, cancel := context.WithTimeout(ctx, command.ReadTimeout)
 	defer cancel()

@@ -35,9 +35,7 @@ count. With -o json, each line is one event.`,
 				return command.Usage("", "--since must be more than 0, as in 1h")
 			}
 
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runEvents(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -52,7 +50,7 @@ count. With -o json, each line is one event.`,
 	return cmd
 }
 
-func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, out *output.Printer) error {
+func (o eventsOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	if o.filter.Volume != "" {
 		id, err := eventVolume(ctx, client, o.filter.Volume)
 		if err != nil {

@@ -86,8 +86,8 @@ func (o *controlOptions) action(
 	}
 }
 
-// run sends the request, waits unless noWait is set, and prints the result.
-func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer, force bool, do control, w doing) error {
+// send sends the request, waits unless noWait is set, and prints the result.
+func (o *controlOptions) send(ctx context.Context, client *apiclient.Client, out *output.Printer, force bool, do control, w doing) error {
 	co, outcome := apiclient.ControlOptions{Force: force, Part: o.part}, w.going
 	if !o.noWait {
 		co.Wait, outcome = o.timeout, w.over

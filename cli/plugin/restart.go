@@ -67,7 +67,7 @@ func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client,
 		}
 	}
 
-	return o.run(ctx, client, out, force, client.RestartPlugin, doing{"restart", "restarting", "restarted"})
+	return o.send(ctx, client, out, force, client.RestartPlugin, doing{"restart", "restarting", "restarted"})
 }
 
 // confirmed asks for confirmation if volumes are in use. It returns true if the user agreed to

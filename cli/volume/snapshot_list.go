@@ -33,9 +33,7 @@ do not report names.`,
 			if err := o.check(); err != nil {
 				return err
 			}
-			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runSnapshotList(ctx, o, client, out)
-			})
+			return a.Read(cmd, o.run)
 		},
 	}
 
@@ -64,7 +62,7 @@ func (o *snapshotListOptions) check() error {
 	return nil
 }
 
-func runSnapshotList(ctx context.Context, o snapshotListOptions, client *apiclient.Client, out *output.Printer) error {
+func (o snapshotListOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	secrets, err := command.SecretRefs(o.secrets)
 	if err != nil {
 		return err

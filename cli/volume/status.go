@@ -41,14 +41,12 @@ prefix of the id is enough. Without an id, list all volumes.`,
 				return a.Read(cmd, runList)
 			}
 			o := statusOptions{id: args[0]}
-			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runStatus(ctx, o, client, out)
-			})
+			return a.Read(cmd, o.run)
 		},
 	}
 }
 
-func runStatus(ctx context.Context, o statusOptions, client *apiclient.Client, out *output.Printer) error {
+func (o statusOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	v, err := command.FindVolume(ctx, client, o.id)
 	if err != nil {
 		return command.Failed(err, "show volume %q", o.id)
