@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -90,12 +91,7 @@ func forgetTemp(path string) {
 
 // HasCopies reports whether an automatic copy exists.
 func (b *backups) HasCopies() bool {
-	for _, path := range copyPaths(b.file.path) {
-		if exists(path) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(copyPaths(b.file.path), exists)
 }
 
 // LastCopy reads the newest valid copy. If no copy is valid, the error names the reason for each

@@ -2,6 +2,7 @@ package plugins
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/go-hclog"
@@ -86,14 +87,8 @@ func (r TestRecords) Registered(driver, external string) (string, bool) {
 
 // InUse returns the volumes that are on this host through a plugin, without the test's own.
 func (r TestRecords) InUse(id string) []string {
-	var ids []string
-	for _, v := range r.Usage.InUse(id) {
-		if s := r.Scratch(id); s == nil || v != s.Name() {
-			ids = append(ids, v)
-		}
-	}
-
-	return ids
+	s := r.Scratch(id)
+	return slices.DeleteFunc(r.Usage.InUse(id), func(v string) bool { return s != nil && v == s.Name() })
 }
 
 // TestHost adapts the mount table for plugintest.

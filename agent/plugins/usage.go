@@ -21,14 +21,9 @@ type Usage struct {
 }
 
 // of returns the volumes and leftover records of a plugin.
-func (u Usage) of(pluginID string) (all []volume.Record) {
-	for _, r := range (records.WithLeftovers{Store: u.Records}).Volumes() {
-		if r.Volume.PluginID == pluginID {
-			all = append(all, r)
-		}
-	}
-
-	return all
+func (u Usage) of(pluginID string) []volume.Record {
+	all := records.WithLeftovers{Store: u.Records}.Volumes()
+	return slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID })
 }
 
 // HasVolumes reports whether any volume or leftover record belongs to a plugin.

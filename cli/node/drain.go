@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -193,11 +194,7 @@ func occupants(w *bytes.Buffer, out *output.Printer, list []api.Occupant, title 
 	w.WriteString(title + "\n")
 	rows := make([][]string, len(list))
 	for i, o := range list {
-		what := o.Owner
-		if what == "" {
-			what = o.Message
-		}
-		rows[i] = []string{output.Dash(o.Volume), output.Dash(o.Alloc), what, output.Arrow(o.Command)}
+		rows[i] = []string{output.Dash(o.Volume), output.Dash(o.Alloc), cmp.Or(o.Owner, o.Message), output.Arrow(o.Command)}
 		if o.Else != "" {
 			rows[i][3] += "; else: " + o.Else
 		}

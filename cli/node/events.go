@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -96,9 +97,6 @@ const (
 
 // eventRow returns the table cells that describe an event for a person.
 func eventRow(e *api.Event, location *time.Location) []string {
-	subject := output.Joined(" ", e.Volume, e.Alloc)
-	if subject == "" {
-		subject = e.Plugin
-	}
+	subject := cmp.Or(output.Joined(" ", e.Volume, e.Alloc), e.Plugin)
 	return []string{e.Time.In(location).Format(time.DateTime), e.Type, output.Dash(subject), e.Message}
 }

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -133,10 +134,7 @@ func printMade(out *output.Printer, value any, what, id, state string, bytesOf i
 		if bytesOf > 0 {
 			what += " (" + output.Size(bytesOf) + ")"
 		}
-		if id == "" {
-			id = "not known yet"
-		}
-		fmt.Fprintf(w, "%s\n", output.OneLine(fmt.Sprintf("%s is %s: %s", what, state, id)))
+		fmt.Fprintf(w, "%s\n", output.OneLine(fmt.Sprintf("%s is %s: %s", what, state, cmp.Or(id, "not known yet"))))
 		return nil
 	})
 }
@@ -151,11 +149,7 @@ func showGroup(out *output.Printer, g *api.GroupSnapshot) error {
 	}
 
 	return out.Print(g, members, func(w *bytes.Buffer) error {
-		id := g.ID
-		if id == "" {
-			id = "not known yet"
-		}
-
+		id := cmp.Or(g.ID, "not known yet")
 		fmt.Fprintf(w, "%s\n", output.OneLine(fmt.Sprintf("group snapshot of plugin %s is %s: %s", g.PluginID, g.State, id)))
 		if len(rows) == 0 {
 			return nil

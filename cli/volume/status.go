@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -145,11 +146,7 @@ func healthy(v *api.Volume) bool {
 
 // volumeSummary returns the agent's summary, and how long the problem has lasted.
 func volumeSummary(v *api.Volume, now time.Time) string {
-	text := v.Summary
-	if text == "" {
-		text = v.State
-	}
-
+	text := cmp.Or(v.Summary, v.State)
 	if !healthy(v) && v.Attempt != nil && !v.Attempt.First.IsZero() {
 		text += ", " + output.Since(now, v.Attempt.First)
 	}

@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -243,13 +244,7 @@ func fits(r Record, req Request, mode call.AccessMode, now time.Time) error {
 		return nil
 	}
 
-	var blocking []Claim
-	for _, c := range r.Ordered() {
-		if blocks(c) {
-			blocking = append(blocking, c)
-		}
-	}
-
+	blocking := slices.DeleteFunc(r.Ordered(), func(c Claim) bool { return !blocks(c) })
 	if len(blocking) == 0 {
 		return nil
 	}
@@ -418,12 +413,7 @@ func Room(r Record, p plugin.Info, others, owed []Record) error {
 		return nil
 	}
 
-	ids := make([]string, 0, len(here))
-	for _, id := range here {
-		ids = append(ids, id)
-	}
-
-	slices.Sort(ids)
+	ids := slices.Sorted(maps.Values(here))
 	names := strings.Join(ids[:min(len(ids), namesMost)], ", ")
 	if more := len(ids) - namesMost; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)

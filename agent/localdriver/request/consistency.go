@@ -1,6 +1,11 @@
 package request
 
-import "github.com/volagent/volagent/agent/localdriver/csierr"
+import (
+	"maps"
+	"slices"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+)
 
 // Snapshots and group snapshots have only this parameter, with only this value.
 const (
@@ -10,7 +15,7 @@ const (
 
 // ParseConsistency reports whether a directory may be copied file by file while it has writers.
 func ParseConsistency(m map[string]string) (perFile bool, err error) {
-	for _, k := range sortedKeys(m) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		switch {
 		case k != ParamConsistency:
 			return false, csierr.Invalidf("unknown parameter %q; for snapshots the local driver knows %s", k, ParamConsistency)
