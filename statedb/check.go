@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // check checks all values against the rules of the domain.
@@ -12,9 +14,6 @@ func (s *state) check() error {
 	var errs []error
 	users := map[string]string{}
 	use := func(id, what, path string) {
-		if path == "" {
-			return
-		}
 		user := fmt.Sprintf("volume %q as %s", id, what)
 		if other, ok := users[path]; ok {
 			errs = append(errs, fmt.Errorf("%s is used by %s and by %s", path, other, user))
@@ -27,12 +26,16 @@ func (s *state) check() error {
 		if err := r.Check(); err != nil {
 			errs = append(errs, fmt.Errorf("volume %q: %w", id, err))
 		}
-		if r.Held() {
-			use(id, "its staging path", r.Node.StagingPath)
-		}
-		for _, c := range r.Claims {
-			use(id, fmt.Sprintf("the target of %q", c.Alloc), c.Target)
-			use(id, fmt.Sprintf("the directory of %q", c.Alloc), c.At)
+		for _, p := range r.Places() {
+			switch p.Kind {
+			case volume.PlaceStaged:
+				use(id, "its staging path", p.Path)
+			case volume.PlacePublished:
+				use(id, fmt.Sprintf("the target of %q", p.Alloc), p.Path)
+			case volume.PlaceBound:
+				use(id, fmt.Sprintf("the directory of %q", p.Alloc), p.Path)
+			default: // a new claim may use the path again
+			}
 		}
 	}
 

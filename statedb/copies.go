@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -92,12 +93,7 @@ func forgetTemp(path string) {
 
 // HasCopies reports whether an automatic copy exists.
 func (b *backups) HasCopies() bool {
-	for _, path := range copyPaths(b.file.path) {
-		if exists(path) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(copyPaths(b.file.path), exists)
 }
 
 // LastCopy reads the newest valid copy. If copies exist but none is valid, the error gives a reason

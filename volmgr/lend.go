@@ -1,6 +1,7 @@
 package volmgr
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/volagent/volagent/volmgr/mount"
@@ -40,13 +41,7 @@ func (m *Manager) Lend(id, alloc, at string, d volume.Descriptor) (giveBack func
 func (l *loans) end(key loanKey, p *mount.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := l.by[key][:0]
-
-	for _, other := range l.by[key] {
-		if other != p {
-			left = append(left, other)
-		}
-	}
+	left := slices.DeleteFunc(l.by[key], func(other *mount.Place) bool { return other == p })
 	if l.by[key] = left; len(left) == 0 {
 		delete(l.by, key)
 	}

@@ -1,6 +1,7 @@
 package apiclient
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,12 +101,8 @@ func startError(socket string) *failedStart {
 
 // notStarted returns the error for an agent that cannot start.
 func (c *Client) notStarted(failed *failedStart) *api.Error {
-	hint := failed.reason.Hint
-	if hint == "" {
-		hint = "journalctl -u volagent -n 50"
-	}
 	return &api.Error{
 		Code: api.CodeUnreachable, Message: fmt.Sprintf("the agent cannot start: %s", failed.reason.Message),
-		Hint: hint, Details: map[string]string{"socket": c.socket},
+		Hint: cmp.Or(failed.reason.Hint, "journalctl -u volagent -n 50"), Details: map[string]string{"socket": c.socket},
 	}
 }

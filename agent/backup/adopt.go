@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,11 +143,7 @@ func (re *recovery) nodeID() string {
 		}
 	}
 
-	if id == "" {
-		id = re.from.Node().ID
-	}
-
-	return id
+	return cmp.Or(id, re.from.Node().ID)
 }
 
 // fill stores the adopted volumes and the contents of the copy in one commit.

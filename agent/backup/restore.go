@@ -354,16 +354,10 @@ func (re *restoring) leftover(d statedb.Leftover) {
 
 // userOf returns a volume on this host that uses the storage or a path of a leftover record.
 func userOf(all []volume.Record, leftover volume.Record) string {
-	paths := map[string]bool{leftover.Node.StagingPath: true}
-	for _, c := range leftover.Claims {
-		paths[c.Target], paths[c.At] = true, true
-	}
-	delete(paths, "")
+	paths := volume.Paths([]volume.Record{leftover})
 	for _, r := range all {
-		uses := r.Volume.Driver == leftover.Volume.Driver && r.Volume.ExternalID == leftover.Volume.ExternalID || paths[r.Node.StagingPath]
-		for _, c := range r.Claims {
-			uses = uses || paths[c.Target] || paths[c.At]
-		}
+		same := r.Volume.Driver == leftover.Volume.Driver && r.Volume.ExternalID == leftover.Volume.ExternalID
+		uses := same || slices.ContainsFunc(r.Places(), func(p volume.Place) bool { return paths[p.Path] })
 		if uses && r.Held() {
 			return r.Volume.ID
 		}

@@ -4,6 +4,7 @@
 package claim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -91,12 +92,8 @@ func (s *Service) check(ctx context.Context, req *request) error {
 
 	if req.Mode != (call.Capability{}) {
 		c := req.Mode
-		if c.Access == "" {
-			c.Access = call.SingleNodeWriter
-		}
-		if c.Attachment == "" {
-			c.Attachment = call.FileSystem
-		}
+		c.Access = cmp.Or(c.Access, call.SingleNodeWriter)
+		c.Attachment = cmp.Or(c.Attachment, call.FileSystem)
 		if err := volume.CheckCapability(c); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -59,9 +60,7 @@ func Load(fl *pflag.FlagSet) (Config, error) {
 		return Config{}, volume.Errorf(volume.ErrInvalid, "cannot read the configuration: %v", err)
 	}
 
-	if c.Socket == "" {
-		c.Socket = filepath.Join(c.RuntimeDir, "volagent.sock")
-	}
+	c.Socket = cmp.Or(c.Socket, filepath.Join(c.RuntimeDir, "volagent.sock"))
 	if mistake == nil {
 		mistake = c.check(file)
 	}

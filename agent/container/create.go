@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/csv"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -62,7 +63,7 @@ func (r Runtime) Run(ctx context.Context, s Spec) (id string, err error) {
 	}
 
 	args = append(args, r.logArgs()...)
-	for _, name := range sorted(s.Labels) {
+	for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
 		args = append(args, "--label", name+"="+s.Labels[name])
 	}
 
@@ -155,14 +156,4 @@ func variables(vars []Var) (args, env []string, err error) {
 	}
 
 	return args, env, nil
-}
-
-func sorted(m map[string]string) []string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-
-	slices.Sort(names)
-	return names
 }

@@ -168,13 +168,12 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	records := d.o.Records.Volumes()
 	p.Deregistered, p.Tests, p.Unmet = d.o.Deregistered(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)
-	known := p.explained()
 	p.Loops = d.o.Host.Loops()
 	p.Mounts, p.MountsErr = d.o.Host.Mounts()
-	p.Leftovers, p.LeftoversErr = d.o.Host.Leftovers(ctx, known)
+	p.Leftovers, p.LeftoversErr = d.o.Host.Leftovers(ctx, p.needed())
 	p.Notes = d.o.Notes.Check(records)
 	d.settle(ctx, &p)
-	p.settleLoops(d.o.Host.Loops(), d.o.Records.Volumes())
+	p.settleLoops(d.o.Host.Loops(), d.recorded())
 	wg.Wait()
 	p.Database, p.Plugins, p.System, p.Runtimes = aside.Database, aside.Plugins, aside.System, aside.Runtimes
 	p.Entries, p.EntriesErr, p.Faults = aside.Entries, aside.EntriesErr, aside.Faults
@@ -212,31 +211,36 @@ func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 	return all
 }
 
-// settle reads the mount table and the records again. It removes mounts and leftovers from the
-// collected data if they no longer exist, or if they belong to a newer record.
+// recorded returns a picture of the current records and plugin tests, without observations.
+func (d *Doctor) recorded() Picture {
+	p := Picture{Root: d.o.Root, Tests: d.o.Tests(), Deregistered: d.o.Deregistered()}
+	for _, r := range d.o.Records.Volumes() {
+		p.Volumes = append(p.Volumes, Volume{Record: r})
+	}
+	return p
+}
+
+// settle reads the host and the records again. It then removes from the picture the mounts and
+// leftovers that no longer exist, or that a newer record explains.
 func (d *Doctor) settle(ctx context.Context, p *Picture) {
 	if len(p.Leftovers) == 0 && len(p.unexplained()) == 0 {
 		return
 	}
 
-	late := Picture{Root: p.Root, Tests: d.o.Tests(), Deregistered: d.o.Deregistered()}
-	for _, r := range d.o.Records.Volumes() {
-		late.Volumes = append(late.Volumes, Volume{Record: r})
-	}
-
-	known := late.explained()
+	late := d.recorded()
 	if now, err := d.o.Host.Mounts(); err == nil {
 		there := map[string]bool{}
 		for _, m := range now {
 			there[m.Path] = true
 		}
 
-		before := p.explained()
+		before, known := p.explained(), late.explained()
 		p.Mounts = slices.DeleteFunc(p.Mounts, func(m Mounted) bool { return !before[m.Path] && (known[m.Path] || !there[m.Path]) })
 	}
 
+	needed := late.needed()
 	p.Leftovers = slices.DeleteFunc(p.Leftovers, func(l Leftover) bool {
-		if known[l.Path] {
+		if needed[l.Path] {
 			return true
 		}
 

@@ -85,12 +85,7 @@ func (d *Doctor) remove(ctx context.Context, path string) error {
 	defer cancel()
 
 	last := func() error {
-		p := Picture{Root: d.o.Root, Deregistered: d.o.Deregistered(), Tests: d.o.Tests()}
-		for _, r := range d.o.Records.Volumes() {
-			p.Volumes = append(p.Volumes, Volume{Record: r})
-		}
-
-		if p.explained()[path] {
+		if d.recorded().needed()[path] {
 			return fmt.Errorf("cannot remove %s: a volume uses it now", path)
 		}
 		return d.o.Host.RemoveLeftover(path)

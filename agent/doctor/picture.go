@@ -162,7 +162,8 @@ type Test struct {
 	Running bool
 	Name    string // the name of the test's volume
 	Begun   time.Time
-	Paths   []string
+	Paths   []string // the paths at which it may have a mount
+	Dirs    []string // the directories that it made
 }
 
 // Plugin describes the current state of a plugin.
@@ -213,55 +214,44 @@ func (p Picture) claims() (n int) {
 	return n
 }
 
-// explained returns all paths at which the agent has or may have mounts, and the directories above
-// them. The paths belong to records, forced deregisters and plugin tests.
+// records returns the records of the volumes and of the forced deregisters.
+func (p Picture) records() (all []volume.Record) {
+	for _, v := range p.Volumes {
+		all = append(all, v.Record)
+	}
+	for _, d := range p.Deregistered {
+		all = append(all, d.Record)
+	}
+	return all
+}
+
+// explained returns all paths at which the agent has or may have mounts. The paths belong to
+// records, forced deregisters and plugin tests.
 func (p Picture) explained() map[string]bool {
-	known := map[string]bool{p.Root: true}
-	add := func(path string) {
-		if path != "" {
+	known := volume.Paths(p.records())
+	known[p.Root] = true
+	for _, t := range p.Tests {
+		for _, path := range t.Paths {
 			known[path] = true
 		}
 	}
 
-	record := func(r volume.Record) {
-		if r.Held() {
-			add(r.Node.StagingPath)
-		}
+	return known
+}
+
+// needed returns the paths in explained, and the directories that the agent makes for targets.
+func (p Picture) needed() map[string]bool {
+	known := p.explained()
+	for _, r := range p.records() {
 		for _, c := range r.Claims {
-			add(c.Target)
 			for _, dir := range volume.TargetDirs(c.Target) {
-				add(dir)
+				known[dir] = true
 			}
-			add(c.At)
-		}
-
-		for _, w := range r.Node.Watches {
-			add(w.Path)
-		}
-
-		for _, o := range r.Node.PendingCalls {
-			add(o.Path)
-		}
-
-		for _, u := range r.Node.Unseen {
-			add(u.Path)
 		}
 	}
-
-	for _, v := range p.Volumes {
-		record(v.Record)
-	}
-
-	for _, d := range p.Deregistered {
-		record(d.Record)
-	}
-
 	for _, t := range p.Tests {
-		for _, path := range t.Paths {
-			add(path)
-			for _, dir := range volume.TargetDirs(path) {
-				add(dir)
-			}
+		for _, dir := range t.Dirs {
+			known[dir] = true
 		}
 	}
 
@@ -317,13 +307,9 @@ func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// settleLoops removes loop devices from the collected data if they were detached during the
-// examination, or if their volumes have been claimed in the meantime.
-func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
-	late := Picture{}
-	for _, r := range records {
-		late.Volumes = append(late.Volumes, Volume{Record: r})
-	}
+// settleLoops removes loop devices from the picture if they were detached during the examination,
+// or if their volumes are now in use on this host, as the picture late shows.
+func (p *Picture) settleLoops(now []Loop, late Picture) {
 	p.Loops = slices.DeleteFunc(p.Loops, func(l Loop) bool { return !slices.Contains(now, l) || late.serves(l) })
 }
 
@@ -331,12 +317,10 @@ func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 // device belongs to a volume if the volume's external id is a component of the path of the backing
 // file.
 func (p Picture) serves(l Loop) bool {
-	belongs := func(r volume.Record) bool {
+	return slices.ContainsFunc(p.records(), func(r volume.Record) bool {
 		id := r.Volume.ExternalID
-		return id != "" && (len(r.Claims) > 0 || r.Held() || r.Leftover) && slices.Contains(strings.Split(l.Backing, "/"), id)
-	}
-	return slices.ContainsFunc(p.Volumes, func(v Volume) bool { return belongs(v.Record) }) ||
-		slices.ContainsFunc(p.Deregistered, func(d Deregistered) bool { return belongs(d.Record) })
+		return id != "" && (r.Held() || r.Leftover) && slices.Contains(strings.Split(l.Backing, "/"), id)
+	})
 }
 
 // Runtimes describes volumes of docker and podman.

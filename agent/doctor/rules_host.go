@@ -91,8 +91,9 @@ func guards(p Picture, f *findings) {
 		return
 	}
 
+	known := p.explained()
 	for _, g := range p.Guards {
-		named := p.explained()[g.Dir] || slices.ContainsFunc(p.Entries, func(e fstab.Entry) bool { return e.Dir == g.Dir })
+		named := known[g.Dir] || slices.ContainsFunc(p.Entries, func(e fstab.Entry) bool { return e.Dir == g.Dir })
 		if named || slices.ContainsFunc(p.Mounts, func(m Mounted) bool { return m.Path == g.Dir }) {
 			continue
 		}

@@ -167,6 +167,9 @@ func TestRules(t *testing.T) {
 		}, []string{"mount-unexplained:" + csi + "/p/staging/x"}, "s (tmpfs)", false},
 		"elsewhere": {func(p *Picture) { p.Mounts = append(p.Mounts, Mounted{Path: "/d/csix", Device: "7:0"}) }, nil, "", false},
 		"inside":    {func(p *Picture) { p.Mounts = append(p.Mounts, Mounted{Path: csi + "/p/per-alloc/a/data/in/side"}) }, []string{"mount-inside:" + csi + "/p/per-alloc/a/data/in/side"}, csi + "/p/per-alloc/a/data cannot be unmounted", false},
+		"on the directory of an alloc": {func(p *Picture) {
+			p.Mounts = append(p.Mounts, Mounted{Path: csi + "/p/per-alloc/a"})
+		}, []string{"mount-unexplained:" + csi + "/p/per-alloc/a"}, "no record explains it", false},
 		"of a test that runs": {func(p *Picture) {
 			p.Tests = []Test{{Plugin: "p", Running: true, Paths: []string{csi + "/p/staging/t"}}}
 			p.Mounts = append(p.Mounts, Mounted{Path: csi + "/p/staging/t"})

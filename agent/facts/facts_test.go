@@ -129,7 +129,10 @@ func TestTests(t *testing.T) {
 	if len(got) != 1 || got[0].Plugin != "p" || got[0].Running {
 		t.Fatalf("%+v", got)
 	}
-	if diff := cmp.Diff([]string{"/s", "/t", "/d"}, got[0].Paths); diff != "" {
+	if diff := cmp.Diff([]string{"/s", "/t"}, got[0].Paths); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"/d"}, got[0].Dirs); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/volagent/volagent/agent/doctor"
 	"github.com/volagent/volagent/agent/owndir"
 	"github.com/volagent/volagent/agent/plugins"
-	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/supervisor"
@@ -76,8 +75,7 @@ func (c *collector) leftovers() (all []doctor.Deregistered) {
 // tests returns the running tests of plugins, and the leftovers of interrupted tests.
 func (c *collector) tests() (all []doctor.Test) {
 	for id, left := range c.o.Plugins.Usage.Scratches() {
-		paths := append([]string{left.Staging}, left.Targets...)
-		all = append(all, doctor.Test{Plugin: id, Running: c.o.Tests.Testing(id), Name: plugintest.Name(left), Begun: left.Begun, Paths: append(paths, left.Dirs...)})
+		all = append(all, doctor.Test{Plugin: id, Running: c.o.Tests.Testing(id), Name: left.Name(), Begun: left.Begun, Paths: left.Paths(), Dirs: left.Dirs})
 	}
 
 	return all

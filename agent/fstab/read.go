@@ -1,6 +1,7 @@
 package fstab
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 )
@@ -17,11 +18,7 @@ type Files struct {
 // fstab. Like systemd(1), it uses the directories in SYSTEMD_UNIT_PATH. If this variable ends with
 // ":", System adds the default directories.
 func System(getenv func(string) string) Files {
-	f := Files{Fstab: getenv("LIBMOUNT_FSTAB"), Units: unitDirs}
-	if f.Fstab == "" {
-		f.Fstab = DefaultFile
-	}
-
+	f := Files{Fstab: cmp.Or(getenv("LIBMOUNT_FSTAB"), DefaultFile), Units: unitDirs}
 	if path := getenv("SYSTEMD_UNIT_PATH"); path != "" {
 		own, more := strings.CutSuffix(path, ":")
 		f.Units = strings.Split(own, ":")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -104,13 +105,8 @@ func dropIns(dirs []string, unit string) []string {
 		}
 	}
 
-	var names, paths []string
-	for name := range byName {
-		names = append(names, name)
-	}
-
-	slices.Sort(names)
-	for _, name := range names {
+	var paths []string
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		paths = append(paths, byName[name])
 	}
 

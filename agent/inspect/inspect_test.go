@@ -2,12 +2,21 @@ package inspect
 
 import (
 	"errors"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -90,3 +99,109 @@ func TestLookWithoutDatabase(t *testing.T) {
 		t.Errorf("%+v: %v: %s", in, err, obstacles.String())
 	}
 }
+
+// TestLookExplains mounts a file system at each kind of path at which a record may have a mount.
+// The report must list each of these mounts with its volume. It must report a foreign mount, even
+// on the directory of an alloc.
+func TestLookExplains(t *testing.T) {
+	if os.Getenv(alone) == "" {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestLookExplains$", "-test.v")
+		cmd.Env = append(os.Environ(), alone+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v:\n%s", err, out)
+		}
+		return
+	}
+
+	dir := t.TempDir()
+	at := func(parts ...string) string {
+		return filepath.Join(append([]string{config.MountRoot(dir), "p"}, parts...)...)
+	}
+	pending := func(alloc string, side volume.Side) volume.Claim {
+		return volume.Claim{Alloc: alloc, State: volume.Pending, Wanted: true, Target: at("per-alloc", alloc, "pg"), Published: side}
+	}
+	claimed := volume.Record{
+		Volume: volume.Volume{ID: "pg", PluginID: "p", Driver: "d", ExternalID: "e"},
+		Node:   volume.NodeSide{StagingPath: at("staging", "pg")},
+		Claims: map[string]volume.Claim{"begun": pending("begun", volume.Unknown), "new": pending("new", volume.Absent)},
+	}
+	free := volume.Record{
+		Volume: volume.Volume{ID: "free", PluginID: "p", Driver: "d", ExternalID: "f"},
+		Node: volume.NodeSide{
+			StagingPath:  at("staging", "free"),
+			Watches:      []volume.Watch{{Path: at("per-alloc", "late", "free"), Alloc: "late"}},
+			PendingCalls: []volume.PendingCall{{Kind: call.NodeUnpublish, Path: at("per-alloc", "forced", "free"), Alloc: "forced"}},
+			Unseen:       []volume.Unseen{{Path: at("per-alloc", "lazy", "free")}},
+		},
+	}
+	forced := volume.Record{
+		Volume: volume.Volume{ID: "forced", PluginID: "p", Driver: "d", ExternalID: "g"}, Leftover: true,
+		Node: volume.NodeSide{StagingPath: at("staging", "forced"), Staged: volume.Failed},
+	}
+	test := &plugin.Scratch{ID: "x", Staging: at("staging", "test"), Targets: []string{at("per-alloc", "test", "v")}, Dirs: []string{at("per-alloc", "test")}}
+
+	file := filepath.Join(dir, "state.db")
+	db, err := statedb.Open(file, statedb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(t.Context(), func(tx *statedb.Tx) error {
+		tx.PutVolume(claimed)
+		tx.PutVolume(free)
+		statedb.Leftovers.Put(tx, statedb.LeftoverOf(forced, time.Now()))
+		statedb.Plugins.Put(tx, plugin.Record{ID: "p", Scratch: test})
+		return nil
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+
+	foreign := []string{at("per-alloc", "begun"), at("planted")}
+	explained := []string{
+		at("per-alloc", "begun", "pg"), at("per-alloc", "forced", "free"), at("per-alloc", "late", "free"), at("per-alloc", "lazy", "free"),
+		at("per-alloc", "new", "pg"), at("per-alloc", "test", "v"), at("staging", "forced"), at("staging", "free"), at("staging", "pg"), at("staging", "test"),
+	}
+	for _, path := range slices.Concat(foreign, explained) {
+		if err := errors.Join(os.MkdirAll(path, 0o755), syscall.Mount("none", path, "tmpfs", 0, "")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Unmount(path, 0) })
+	}
+
+	in, err := Look(t.Context(), config.Dirs{Data: dir, Runtime: t.TempDir()}, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in.DB != "ok" {
+		t.Error(in.DB)
+	}
+	var text, obstacles strings.Builder
+	if err := in.Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range explained {
+		if !strings.Contains(text.String(), path+"  in doubt (") {
+			t.Errorf("%s is not listed", path)
+		}
+	}
+	got := []string{}
+	for _, m := range in.Unexplained {
+		got = append(got, m.Path)
+	}
+	if diff := cmp.Diff(foreign, got); diff != "" {
+		t.Errorf("unexplained mounts:\n%s\n%s", diff, text.String())
+	}
+	if err := in.InUse(&obstacles); !errors.Is(err, ErrInUse) {
+		t.Error(err)
+	}
+	for _, words := range []string{`"free": ` + at("per-alloc", "late", "free") + " is mounted", "volctl plugin test p", "umount " + at("planted")} {
+		if !strings.Contains(obstacles.String(), words) {
+			t.Errorf("the list of obstacles does not contain %q:\n%s", words, obstacles.String())
+		}
+	}
+}
+
+// alone is an environment variable. It tells this test binary that it runs in a mount namespace of
+// its own.
+const alone = "INSPECT_TEST_ALONE"

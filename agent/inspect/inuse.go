@@ -49,6 +49,9 @@ func (in *Report) InUse(w io.Writer) error {
 			suggest.Command("volctl wait --plugin %s", d.PluginID), suggest.Command("volctl volume deregister %s --force --forget", d.ID))
 	}
 
+	for _, t := range in.Tests {
+		line("a test of plugin %q has, or left, volume %q: %s", t.Plugin, t.Volume, suggest.Command("volctl plugin test %s", t.Plugin))
+	}
 	for _, m := range in.Unexplained {
 		line("%s is mounted, and no record explains it: %s", m.Path, suggest.Command("umount %s", m.Path))
 	}

@@ -41,13 +41,15 @@ func Look(ctx context.Context, here config.Dirs, stateFile string) (*Report, err
 
 	in.records(ctx, host, snap)
 	in.plugins(host.Boot(), snap)
+	known := volume.Paths(slices.Concat(snap.Volumes(), records.Leftovers(snap)))
+	in.tests(ctx, host, snap, known)
 	in.runtimes(snap)
 	in.Pending = Pending(snap.Volumes(), statedb.Snapshots.All(snap))
 	if err := in.elsewhere(ctx, here, snap.Node().DataDir, host); err != nil {
 		return nil, err
 	}
 
-	return in, in.unexplained(host, config.MountRoot(here.Data))
+	return in, in.unexplained(host, known, config.MountRoot(here.Data))
 }
 
 // plugins lists the plugins that have been used, and the plugins that were registered at run time.
@@ -108,34 +110,61 @@ func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) Volum
 		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []Claim{}, Mounts: []Mount{}, PendingCalls: r.PendingCalls(), Guards: r.Guards,
 	}
 
-	var wg sync.WaitGroup
-	var made []*Mount
-
-	look := func(what, path string, side volume.Side, m *volume.MountIdentity) {
-		if m == nil && (side == volume.Absent || side == volume.Present || path == "") {
-			return
-		}
-		seen := &Mount{What: what, Path: path}
-		made = append(made, seen)
-		wg.Go(func() { seen.Is, seen.FSType = compare(host.Look(ctx, path), m) })
-	}
-
-	look("staged", r.Node.StagingPath, r.Node.Staged, r.Node.Mount)
-
 	for _, c := range r.Ordered() {
 		v.Claims = append(v.Claims, inspectClaim(c))
-		look("published for "+c.Alloc, c.Target, c.Published, c.Mount)
-		look("bound for "+c.Alloc, c.At, c.Bound, c.BoundMount)
+	}
+
+	// An own directory that is not bound may be an on-demand mount, which a look would trigger.
+	places := slices.DeleteFunc(r.Places(), func(p volume.Place) bool {
+		return p.Kind == volume.PlaceBound && p.Side == volume.Absent && p.Mount == nil
+	})
+	v.Mounts = mountsAt(ctx, host, places)
+	return v
+}
+
+// mountsAt compares the mounts at some places with the recorded ones. It returns one mount for each
+// path, and none for a path without a recorded mount and without a seen one.
+func mountsAt(ctx context.Context, host *mount.Host, places []volume.Place) []Mount {
+	all := make([]Mount, len(places))
+	var wg sync.WaitGroup
+	for i, p := range places {
+		wg.Go(func() {
+			all[i] = Mount{What: string(p.Kind), Path: p.Path}
+			if p.Alloc != "" {
+				all[i].What += " for " + p.Alloc
+			}
+			all[i].Is, all[i].FSType = compare(host.Look(ctx, p.Path), p.Mount)
+		})
 	}
 
 	wg.Wait()
-	for _, m := range made {
-		if m.Is != "" {
-			v.Mounts = append(v.Mounts, *m)
+	listed := map[string]bool{}
+	return slices.DeleteFunc(all, func(m Mount) bool {
+		omit := m.Is == "" || listed[m.Path]
+		listed[m.Path] = true
+		return omit
+	})
+}
+
+// tests lists the volumes of plugin tests that are running, or that were interrupted. It adds their
+// paths to the known ones.
+func (in *Report) tests(ctx context.Context, host *mount.Host, snap statedb.View, known map[string]bool) {
+	for _, p := range statedb.Plugins.All(snap) {
+		if p.Scratch == nil {
+			continue
 		}
+
+		var places []volume.Place
+		for _, path := range p.Scratch.Paths() {
+			known[path] = true
+			places = append(places, volume.Place{Kind: "of the test", Path: path})
+		}
+
+		in.Tests = append(in.Tests, Test{Plugin: p.Of(), Volume: p.Scratch.Name(), Mounts: mountsAt(ctx, host, places)})
+		in.find("a test of plugin %q has, or left, volume %q", p.Of(), p.Scratch.Name())
 	}
 
-	return v
+	slices.SortFunc(in.Tests, func(a, b Test) int { return cmp.Compare(a.Plugin, b.Plugin) })
 }
 
 func inspectClaim(c volume.Claim) Claim {
@@ -173,15 +202,8 @@ func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
 	}
 }
 
-// unexplained lists the mounts below the root that belong to no record.
-func (in *Report) unexplained(host *mount.Host, root string) error {
-	known := map[string]bool{}
-	for _, v := range slices.Concat(in.Volumes, in.Leftovers) {
-		for _, m := range v.Mounts {
-			known[m.Path] = true
-		}
-	}
-
+// unexplained lists the mounts below the root whose paths are not known.
+func (in *Report) unexplained(host *mount.Host, known map[string]bool, root string) error {
 	entries, err := identity.MountsBelow(host, root)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ type Report struct {
 	NodeID       string   `json:"node_id,omitempty"`
 	Volumes      []Volume `json:"volumes"`
 	Leftovers    []Volume `json:"leftovers"` // the leftovers of forced deregisters
+	Tests        []Test   `json:"tests,omitempty"`
 	Unexplained  []Mount  `json:"unexplained_mounts"`
 
 	// OtherDataDir is the data dir of another agent that uses the same runtime dir, and Elsewhere
@@ -60,9 +61,16 @@ type Claim struct {
 	Without string `json:"without_plugin,omitempty"` // how to unmount without the plugin
 }
 
+// Test is a volume of a plugin test that is running, or that was interrupted.
+type Test struct {
+	Plugin string  `json:"plugin_id"`
+	Volume string  `json:"volume"`
+	Mounts []Mount `json:"mounts"`
+}
+
 // Mount is a mount that is recorded, present, or both.
 type Mount struct {
-	What   string `json:"what,omitempty"` // "staged", "published for ALLOC" or "bound for ALLOC"
+	What   string `json:"what,omitempty"` // a volume.PlaceKind, and " for ALLOC" if a claim has the place
 	Path   string `json:"path"`
 	Is     string `json:"is"` // "as recorded", "in doubt", "missing", "another mount", "dead: …", "hung: …", "not recorded"
 	Source string `json:"source,omitempty"`

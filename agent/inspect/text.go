@@ -43,6 +43,11 @@ func (in *Report) Text(w io.Writer) error {
 	if in.Draining {
 		line("draining  new claims are refused; volctl node undrain")
 	}
+	mounts := func(ms []Mount) {
+		for _, m := range ms {
+			line("  %s  %s (%s)", m.Path, m.Is, m.What)
+		}
+	}
 	list := func(title string, vs []Volume) {
 		for _, v := range vs {
 			line("%s %q  plugin %s  external id %q  attached %s  staged %s", title, v.ID, v.PluginID, v.ExternalID, v.Attached, v.Staged)
@@ -52,9 +57,7 @@ func (in *Report) Text(w io.Writer) error {
 			for _, c := range v.Claims {
 				line("  claim of %q  %s%s", c.Alloc, c.State, c.more())
 			}
-			for _, m := range v.Mounts {
-				line("  %s  %s (%s)", m.Path, m.Is, m.What)
-			}
+			mounts(v.Mounts)
 			for _, o := range v.PendingCalls {
 				line("  pending call: %s", o)
 			}
@@ -63,6 +66,10 @@ func (in *Report) Text(w io.Writer) error {
 
 	list("volume", in.Volumes)
 	list("leftover of volume", in.Leftovers)
+	for _, t := range in.Tests {
+		line("test of plugin %q  volume %q", t.Plugin, t.Volume)
+		mounts(t.Mounts)
+	}
 
 	for _, p := range in.Plugins {
 		is := "no process of it is recorded"

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -164,12 +165,6 @@ func Allowed(gid int) func(peer.Peer) bool {
 			return true
 		}
 
-		for _, g := range p.Groups {
-			if g == gid {
-				return true
-			}
-		}
-
-		return false
+		return slices.Contains(p.Groups, gid)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -164,12 +165,7 @@ func planCopy(req *csi.CreateVolumeRequest, from origin) (store.Volume, error) {
 
 // namesFilesystem reports whether a capability of the request names a filesystem.
 func namesFilesystem(req *csi.CreateVolumeRequest) bool {
-	for _, c := range req.GetVolumeCapabilities() {
-		if c.GetMount().GetFsType() != "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(req.GetVolumeCapabilities(), func(c *csi.VolumeCapability) bool { return c.GetMount().GetFsType() != "" })
 }
 
 // sizeForCopy chooses the capacity of a copy in bytes: at least the capacity of the source.

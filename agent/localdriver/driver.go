@@ -1,6 +1,7 @@
 package localdriver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,10 +99,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("the state directory %q is not an absolute path", o.StateDir)
 	}
 
-	if o.Version == "" {
-		o.Version = "unknown"
-	}
-
+	o.Version = cmp.Or(o.Version, "unknown")
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}

@@ -1,6 +1,8 @@
 package localdriver
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
@@ -45,10 +47,7 @@ func (s *seen) at(id string) (paths []string, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m, known := s.points[id]
-	for p := range m {
-		paths = append(paths, p)
-	}
-	return paths, known
+	return slices.Collect(maps.Keys(m)), known
 }
 
 // learn records that the paths of a volume are known, and adds the given paths.

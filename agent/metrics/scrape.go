@@ -3,6 +3,7 @@ package metrics
 import (
 	"fmt"
 	"io"
+	"maps"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -74,11 +75,7 @@ func (m *Metrics) Write(w io.Writer) error {
 // prune removes the series of plugins that no longer exist.
 func (m *Metrics) prune() {
 	m.mu.Lock()
-	before := make(map[string]uint64, len(m.called))
-	for id, n := range m.called {
-		before[id] = n
-	}
-
+	before := maps.Clone(m.called)
 	m.mu.Unlock()
 	for _, p := range m.o.Plugins() {
 		delete(before, p.ID)

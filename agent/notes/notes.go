@@ -5,6 +5,8 @@ package notes
 import (
 	"context"
 	"hash/maphash"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/go-hclog"
@@ -124,11 +126,8 @@ func (n *Notebook) setFailed(was volume.Record) {
 
 // allocs returns the allocs that have a claim on the volume, or had one in the record was.
 func (n *Notebook) allocs(was volume.Record) []string {
-	var all []string
 	now, _ := n.o.Records.Volume(was.Volume.ID)
-	for alloc := range now.Claims {
-		all = append(all, alloc)
-	}
+	all := slices.Collect(maps.Keys(now.Claims))
 	for alloc := range was.Claims {
 		if _, ok := now.Claims[alloc]; !ok {
 			all = append(all, alloc)

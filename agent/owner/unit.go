@@ -3,6 +3,7 @@ package owner
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -287,19 +288,7 @@ func (u *units) learn(s systemd.Unit) {
 	}
 }
 
-func isInvocation(s string) bool {
-	if len(s) != 32 {
-		return false
-	}
-
-	for _, c := range s {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-
-	return true
-}
+func isInvocation(s string) bool { return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == "" }
 
 // turn begins a call of Keep.
 func (u *units) turn() {

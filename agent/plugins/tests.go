@@ -2,6 +2,7 @@ package plugins
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/go-hclog"
@@ -88,14 +89,8 @@ func (r TestRecords) Registered(driver, external string) (string, bool) {
 // InUse returns the volumes that are on this host through a plugin, except the plugin's own scratch
 // volume of a test.
 func (r TestRecords) InUse(id string) []string {
-	var ids []string
-	for _, v := range r.Usage.InUse(id) {
-		if s := r.Scratch(id); s == nil || v != plugintest.Name(s) {
-			ids = append(ids, v)
-		}
-	}
-
-	return ids
+	s := r.Scratch(id)
+	return slices.DeleteFunc(r.Usage.InUse(id), func(v string) bool { return s != nil && v == s.Name() })
 }
 
 // TestHost gives the package plugintest access to the mount table.

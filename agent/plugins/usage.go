@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/statedb"
@@ -22,14 +21,9 @@ type Usage struct {
 }
 
 // of returns the volumes and leftover records of a plugin.
-func (u Usage) of(pluginID string) (all []volume.Record) {
-	for _, r := range (records.WithLeftovers{Store: u.Records}).Volumes() {
-		if r.Volume.PluginID == pluginID {
-			all = append(all, r)
-		}
-	}
-
-	return all
+func (u Usage) of(pluginID string) []volume.Record {
+	all := records.WithLeftovers{Store: u.Records}.Volumes()
+	return slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID })
 }
 
 // HasVolumes reports whether any volume or leftover record belongs to a plugin.
@@ -44,7 +38,7 @@ func (u Usage) InUse(pluginID string) (ids []string) {
 	}
 
 	if left := u.Scratches()[pluginID]; left != nil {
-		ids = append(ids, plugintest.Name(left))
+		ids = append(ids, left.Name())
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)

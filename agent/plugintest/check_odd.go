@@ -11,9 +11,6 @@ import (
 )
 
 func checkUnknownPublish(ctx context.Context, r *run) finding {
-	if why := wantBare(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
 	if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
@@ -39,10 +36,6 @@ func checkUnknownPublish(ctx context.Context, r *run) finding {
 }
 
 func checkUnknownUnpublish(ctx context.Context, r *run) finding {
-	if why := wantBare(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-
 	err := r.s.nodeUnpublish(ctx, r.id, unknownID(r), r.rec.Targets[first])
 	switch code(err) {
 	case volume.CodeOK, volume.CodeNotFound:
@@ -57,10 +50,6 @@ func checkUnknownUnpublish(ctx context.Context, r *run) finding {
 }
 
 func checkLate(ctx context.Context, r *run) finding {
-	if why := wantFree(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-
 	published := r.publish(ctx, second, false)
 	undone := r.nodeUnpublish(ctx, second)
 	if published != nil {
@@ -89,12 +78,6 @@ func watchForLateMount(ctx context.Context, r *run, path string, none finding) f
 const short = 5 * time.Millisecond
 
 func checkGivenUpStage(ctx context.Context, r *run) finding {
-	if why := wantBare(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-	if err := r.attach(ctx); err != nil {
-		return skipped("the volume is not attached")
-	}
 	if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
@@ -107,9 +90,6 @@ func checkGivenUpStage(ctx context.Context, r *run) finding {
 }
 
 func checkGivenUpPublish(ctx context.Context, r *run) finding {
-	if why := wantFree(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
 	given, cancel := context.WithTimeout(ctx, short)
 	err := r.publish(given, second, false)
 	cancel()
@@ -148,13 +128,6 @@ func repeatGivenUpCall(ctx context.Context, r *run, err error, path string, undo
 const atOnce = 4
 
 func checkAtOnce(ctx context.Context, r *run) finding {
-	if why := wantBare(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-	if err := r.attach(ctx); err != nil {
-		return skipped("the volume is not attached")
-	}
-
 	odd := ""
 	if r.info.Caps.Stage {
 		if err := makeDir(ctx, r, r.rec.Staging); err != nil {
@@ -224,10 +197,6 @@ func checkHiddenPath(ctx context.Context, r *run) finding {
 
 // publishElsewhere checks that the plugin can publish the volume at a target with an unusual path.
 func publishElsewhere(ctx context.Context, r *run, n int, advice string) finding {
-	if why := wantFree(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-
 	err := r.publish(ctx, n, false)
 	if err == nil {
 		err = r.good(ctx, n)
@@ -241,12 +210,6 @@ func publishElsewhere(ctx context.Context, r *run, n int, advice string) finding
 }
 
 func checkKillStage(ctx context.Context, r *run) finding {
-	if why := wantBare(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-	if err := r.attach(ctx); err != nil {
-		return skipped("the volume is not attached")
-	}
 	if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
@@ -273,7 +236,7 @@ func checkKillStage(ctx context.Context, r *run) finding {
 		}
 	}
 
-	if why := wantPublished(ctx, r, first); why != "" {
+	if why := wantPublished(ctx, r); why != "" {
 		return broken("the plugin was ready again after %s, but then failed: %s", took.Round(time.Millisecond), why)
 	}
 
@@ -281,10 +244,6 @@ func checkKillStage(ctx context.Context, r *run) finding {
 }
 
 func checkKillMounted(ctx context.Context, r *run) finding {
-	if why := wantPublished(ctx, r, first); why != "" {
-		return skipped("%s", why)
-	}
-
 	if r.data == nil && r.rec.Capability.Access.Writable() {
 		if f := writeTestFile(ctx, r); f.verdict != OK {
 			return f
@@ -305,7 +264,7 @@ func checkKillMounted(ctx context.Context, r *run) finding {
 	}
 
 	r.dirty = true
-	if why := wantPublished(ctx, r, first); why != "" {
+	if why := wantPublished(ctx, r); why != "" {
 		return broken("the mount ends with the process (%v), and cannot be made again: %s", lost, why)
 	}
 	if err := checkIntact(ctx, r); err != nil {
@@ -332,7 +291,7 @@ var errSpared = errors.New("not killed")
 // duration of the wait.
 func killPlugin(ctx context.Context, r *run) (time.Duration, error) {
 	before, began := r.s.Plugins.View(r.id).Incarnation, time.Now()
-	if err := r.s.Plugins.Kill(r.id, Name(&r.rec)); err != nil {
+	if err := r.s.Plugins.Kill(r.id, r.rec.Name()); err != nil {
 		return 0, fmt.Errorf("%w: %v", errSpared, err) //nolint:errorlint // callers need only errSpared
 	}
 

@@ -14,9 +14,6 @@ import (
 )
 
 func checkPublish(ctx context.Context, r *run) finding {
-	if why := wantFree(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
 	if err := r.publish(ctx, first, false); err != nil {
 		return broken("%s", words(err))
 	}
@@ -88,10 +85,6 @@ func checkSource(ctx context.Context, r *run) finding {
 }
 
 func checkPublishAgain(ctx context.Context, r *run) finding {
-	if why := wantPublished(ctx, r, first); why != "" {
-		return skipped("%s", why)
-	}
-
 	path := r.rec.Targets[first]
 	before, err := r.s.Host.Count(path)
 	if err != nil {
@@ -102,13 +95,6 @@ func checkPublishAgain(ctx context.Context, r *run) finding {
 	}
 
 	return checkStacked(r, path, before)
-}
-
-func checkWrite(ctx context.Context, r *run) finding {
-	if why := wantPublished(ctx, r, first); why != "" {
-		return skipped("%s", why)
-	}
-	return writeTestFile(ctx, r)
 }
 
 func writeTestFile(ctx context.Context, r *run) finding {
@@ -140,10 +126,6 @@ func checkContent(ctx context.Context, r *run, n int) error {
 }
 
 func checkSecond(ctx context.Context, r *run) finding {
-	if why := wantPublished(ctx, r, first); why != "" {
-		return skipped("%s", why)
-	}
-
 	err := r.publish(ctx, second, false)
 	if err == nil {
 		err = r.good(ctx, second)
@@ -168,10 +150,6 @@ func checkSecond(ctx context.Context, r *run) finding {
 }
 
 func checkStats(ctx context.Context, r *run) finding {
-	if why := wantPublished(ctx, r, first); why != "" {
-		return skipped("%s", why)
-	}
-
 	req := call.StatsRequest{ExternalID: r.vol.ExternalID, Path: r.rec.Targets[first]}
 	if r.info.Caps.Stage {
 		req.StagingPath = r.rec.Staging
@@ -191,10 +169,6 @@ func checkStats(ctx context.Context, r *run) finding {
 }
 
 func checkUnpublish(ctx context.Context, r *run) finding {
-	if why := wantPublished(ctx, r, first); why != "" {
-		return skipped("%s", why)
-	}
-
 	err := r.nodeUnpublish(ctx, first)
 	path := r.rec.Targets[first]
 	if !isUnmounted(ctx, r, path) {
@@ -231,10 +205,6 @@ func checkUnpublishNever(ctx context.Context, r *run) finding {
 
 // unpublishUnmounted checks that the plugin accepts an unpublish of a target that is not mounted.
 func unpublishUnmounted(ctx context.Context, r *run, n int) finding {
-	if why := wantFree(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-
 	err := r.nodeUnpublish(ctx, n)
 	switch {
 	case !isUnmounted(ctx, r, r.rec.Targets[n]):
@@ -249,23 +219,9 @@ func unpublishUnmounted(ctx context.Context, r *run, n int) finding {
 	return fine("the call succeeds")
 }
 
-func checkRepublish(ctx context.Context, r *run) finding {
-	if why := wantFree(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-	return checkKept(ctx, r)
-}
-
-func checkRestage(ctx context.Context, r *run) finding {
-	if why := wantBare(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-	return checkKept(ctx, r)
-}
-
 // checkKept publishes the volume and checks that the test's file has not changed.
 func checkKept(ctx context.Context, r *run) finding {
-	if why := wantPublished(ctx, r, first); why != "" {
+	if why := wantPublished(ctx, r); why != "" {
 		return broken("%s", why)
 	}
 	if err := checkContent(ctx, r, first); err != nil {
@@ -275,9 +231,6 @@ func checkKept(ctx context.Context, r *run) finding {
 }
 
 func checkReadOnly(ctx context.Context, r *run) finding {
-	if why := wantFree(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
 	if err := r.publish(ctx, second, true); err != nil {
 		return copes("%s; read-only claims fail with this error", words(err))
 	}

@@ -28,10 +28,6 @@ func checkStage(ctx context.Context, r *run) finding {
 }
 
 func checkStageAgain(ctx context.Context, r *run) finding {
-	if why := wantStaged(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-
 	before, err := r.s.Host.Count(r.rec.Staging)
 	if err != nil {
 		return broken("%v", err)
@@ -58,10 +54,6 @@ func checkStacked(r *run, path string, before int) finding {
 }
 
 func checkUnstagePublished(ctx context.Context, r *run) finding {
-	if why := wantPublished(ctx, r, first); why != "" {
-		return skipped("%s", why)
-	}
-
 	err := r.nodeUnstage(ctx)
 	r.dirty = true
 
@@ -76,10 +68,6 @@ func checkUnstagePublished(ctx context.Context, r *run) finding {
 }
 
 func checkUnstage(ctx context.Context, r *run) finding {
-	if why := wantFree(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-
 	err := r.nodeUnstage(ctx)
 	mounted := !isUnmounted(ctx, r, r.rec.Staging)
 	r.dirty = mounted || err != nil
@@ -112,10 +100,6 @@ func answer(err error) string {
 }
 
 func checkUnstageAgain(ctx context.Context, r *run) finding {
-	if why := wantBare(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-
 	err := r.nodeUnstage(ctx)
 	switch code(err) {
 	case volume.CodeOK:
@@ -128,12 +112,6 @@ func checkUnstageAgain(ctx context.Context, r *run) finding {
 }
 
 func checkPublishUnstaged(ctx context.Context, r *run) finding {
-	if why := wantBare(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-	if err := r.attach(ctx); err != nil {
-		return skipped("the volume is not attached")
-	}
 	if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
@@ -159,10 +137,6 @@ func checkPublishUnstaged(ctx context.Context, r *run) finding {
 }
 
 func checkArgvPath(ctx context.Context, r *run) finding {
-	if why := wantBare(ctx, r); why != "" {
-		return skipped("%s", why)
-	}
-
 	// The arguments of this process include the staging path. The process ends when its input is
 	// closed.
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "read _", r.rec.Staging)

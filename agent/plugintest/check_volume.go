@@ -134,7 +134,7 @@ func checkCreate(ctx context.Context, r *run) finding {
 		return skipped("the test uses volume %q", r.ask.ExternalID)
 	}
 
-	made, err := createVolume(ctx, r, Name(&r.rec), r.rec.Capacity)
+	made, err := createVolume(ctx, r, r.rec.Name(), r.rec.Capacity)
 	if code(err) == volume.CodeInvalidArgument {
 		r.refused = volume.Errorf(volume.ErrInvalid, "plugin %q refuses to create the requested volume: %s", r.id, words(err)).
 			WithHint("set the plugin's parameters with --param, or name a volume with --external-id")
@@ -156,7 +156,7 @@ func checkCreate(ctx context.Context, r *run) finding {
 }
 
 func checkCreateAgain(ctx context.Context, r *run) finding {
-	made, err := createVolume(ctx, r, Name(&r.rec), r.rec.Capacity)
+	made, err := createVolume(ctx, r, r.rec.Name(), r.rec.Capacity)
 	switch {
 	case err != nil:
 		return broken("%s; the agent cannot continue an interrupted create", words(err))
@@ -170,7 +170,7 @@ func checkCreateAgain(ctx context.Context, r *run) finding {
 }
 
 func checkCreateSize(ctx context.Context, r *run) finding {
-	made, err := createVolume(ctx, r, Name(&r.rec), 2*r.capacity)
+	made, err := createVolume(ctx, r, r.rec.Name(), 2*r.capacity)
 	switch code(err) {
 	case volume.CodeAlreadyExists:
 		return fine("refused")
@@ -185,7 +185,7 @@ func checkCreateSize(ctx context.Context, r *run) finding {
 }
 
 func checkCreateName(ctx context.Context, r *run) finding {
-	name := Name(&r.rec) + "-"
+	name := r.rec.Name() + "-"
 	name += strings.Repeat("x", maxPath-len(name))
 	made, err := createVolume(ctx, r, name, r.rec.Capacity)
 	if err != nil {
@@ -276,7 +276,7 @@ func checkUnknownDelete(ctx context.Context, r *run) finding {
 }
 
 // unknownID returns the id of a volume that does not exist.
-func unknownID(r *run) string { return fmt.Sprintf("%s-none", Name(&r.rec)) }
+func unknownID(r *run) string { return fmt.Sprintf("%s-none", r.rec.Name()) }
 
 // checkLeftovers undoes all remaining effects of earlier checks, and reports the leftovers that it
 // cannot undo.

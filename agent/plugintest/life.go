@@ -203,6 +203,16 @@ func wantBare(ctx context.Context, r *run) string {
 	return ""
 }
 
+// wantAttached unmounts the volume from this host and attaches it, or returns the reason why it
+// cannot.
+func wantAttached(ctx context.Context, r *run) string {
+	why := wantBare(ctx, r)
+	if why == "" && r.attach(ctx) != nil {
+		why = "the volume is not attached"
+	}
+	return why
+}
+
 // tries is the number of consecutive failures after which the test no longer tries to mount the
 // volume. On storage that hangs, each attempt takes a long time.
 const tries = 2
@@ -243,36 +253,36 @@ func wantStaged(ctx context.Context, r *run) string {
 	return ""
 }
 
-// wantPublished publishes the volume at one target and unpublishes all other targets. If that
-// fails, wantPublished returns the reason.
-func wantPublished(ctx context.Context, r *run, n int) string {
+// wantPublished publishes the volume at the first target and at no other, or returns the reason why
+// it cannot.
+func wantPublished(ctx context.Context, r *run) string {
 	if r.hopeless != "" {
 		return r.hopeless
 	}
 
-	if r.dirty || len(r.up) > 1 || (len(r.up) == 1 && !r.up[n]) {
+	if r.dirty || len(r.up) > 1 || (len(r.up) == 1 && !r.up[first]) {
 		if why := wantBare(ctx, r); why != "" {
 			return why
 		}
 	}
 
-	if r.up[n] {
+	if r.up[first] {
 		return ""
 	}
 	if why := wantStaged(ctx, r); why != "" {
 		return why
 	}
 
-	err := r.publish(ctx, n, false)
+	err := r.publish(ctx, first, false)
 	if err == nil {
-		err = r.good(ctx, n)
+		err = r.good(ctx, first)
 	}
 	if err != nil {
 		return r.failed("cannot publish the volume: %s", words(err))
 	}
 
 	r.failures = 0
-	r.up[n] = true
+	r.up[first] = true
 	return ""
 }
 

@@ -132,9 +132,6 @@ func (s *Service) leave(id string) {
 	delete(s.busy, id)
 }
 
-// Name returns the name of the scratch volume, which users and the storage system see.
-func Name(s *plugin.Scratch) string { return "volagent-test-" + s.ID }
-
 // Testing reports whether a test of the plugin is running.
 func (s *Service) Testing(id string) bool {
 	s.mu.Lock()

@@ -307,7 +307,7 @@ func (r *run) attempt(ctx context.Context, c check) finding {
 	}
 
 	before := r.s.Plugins.View(r.id).Incarnation
-	f := c.do(ctx, r)
+	f := c.run(ctx, r)
 	if !c.last && f.verdict != OK && over(ctx) {
 		r.dirty = true // the result of an interrupted check is meaningless
 		return skipped("%s", context.Cause(ctx))
@@ -323,6 +323,16 @@ func (r *run) attempt(ctx context.Context, c check) finding {
 
 	r.dirty = true
 	return broken("the plugin's process ended during this check; %s", f.said)
+}
+
+// run brings the volume into the state that the check wants, and does the check.
+func (c check) run(ctx context.Context, r *run) finding {
+	if c.want != nil {
+		if why := c.want(ctx, r); why != "" {
+			return skipped("%s", why)
+		}
+	}
+	return c.do(ctx, r)
 }
 
 // moment is how long before its deadline a test counts as over. The plugin knows the deadline of
@@ -381,7 +391,7 @@ func (r *run) finish(ctx context.Context) {
 		return
 	}
 
-	if r.vol.Name == "" && r.wrote && wantPublished(ctx, r, first) == "" {
+	if r.vol.Name == "" && r.wrote && wantPublished(ctx, r) == "" {
 		r.wrote = remove(ctx, r.rec.Targets[first], r.rec.File) != nil
 	}
 

@@ -35,11 +35,7 @@ func (s *Service) takeOff(ctx context.Context, path string, call func() error) e
 	if unanswered(said) {
 		return fmt.Errorf("it is unknown whether the mount at %s was undone: %s", path, words(said))
 	}
-	if err := s.Host.Remove(path); err != nil {
-		return err
-	}
-
-	return nil
+	return s.Host.Remove(path)
 }
 
 // unanswered reports whether a failed call may still be running, or was never sent. Any other error

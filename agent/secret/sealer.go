@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"cmp"
 	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/rand"
@@ -315,11 +316,7 @@ func (s *Sealer) needed() (key, error) {
 
 // credential returns the key that systemd passed to the agent.
 func (s *Sealer) credential() (key, error) {
-	dir := s.Credentials
-	if dir == "" {
-		dir = os.Getenv("CREDENTIALS_DIRECTORY")
-	}
-
+	dir := cmp.Or(s.Credentials, os.Getenv("CREDENTIALS_DIRECTORY"))
 	if dir == "" {
 		return key{}, fmt.Errorf("credential %s %w", CredentialName, errNoKey)
 	}

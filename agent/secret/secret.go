@@ -4,6 +4,7 @@
 package secret
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -117,11 +118,7 @@ func (r Resolver) One(ref call.SecretRef) (call.Secret, error) {
 }
 
 func (r Resolver) credential(name string) (call.Secret, error) {
-	dir := r.Credentials
-	if dir == "" {
-		dir = os.Getenv("CREDENTIALS_DIRECTORY")
-	}
-
+	dir := cmp.Or(r.Credentials, os.Getenv("CREDENTIALS_DIRECTORY"))
 	if dir == "" {
 		return call.Secret{}, fmt.Errorf("credential %q: systemd gave the agent no credentials", name)
 	}

@@ -227,13 +227,8 @@ func countsFromZero(message string) bool {
 		return false
 	}
 
-	for _, token := range []string{"<", "node content", "'-' indicator", "key", "','"} {
-		if strings.HasPrefix(rest, token) {
-			return true
-		}
-	}
-
-	return false
+	tokens := []string{"<", "node content", "'-' indicator", "key", "','"}
+	return slices.ContainsFunc(tokens, func(token string) bool { return strings.HasPrefix(rest, token) })
 }
 
 const noAnchors = "anchors and aliases are not supported"

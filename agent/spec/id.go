@@ -60,17 +60,7 @@ func checkID(what, id string) error {
 }
 
 func printable(s string) bool {
-	if !utf8.ValidString(s) {
-		return false
-	}
-
-	for _, r := range s {
-		if !unicode.IsPrint(r) {
-			return false
-		}
-	}
-
-	return true
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // quote quotes a text for a message. It shortens a long text.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/backup"
-	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/suggest"
@@ -100,7 +99,7 @@ func (s *Service) cutTests() (all []api.Problem) {
 		}
 
 		all = append(all, api.Problem{
-			Subject: id, Since: left.Begun, Message: fmt.Sprintf("a test of the plugin left volume %q, which is not undone", plugintest.Name(left)),
+			Subject: id, Since: left.Begun, Message: fmt.Sprintf("a test of the plugin left volume %q, which is not undone", left.Name()),
 			Command: suggest.Command("volctl plugin test %s", id),
 		})
 	}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/identity"
-	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -18,7 +17,7 @@ func (s *Service) Strays() (all []volume.Occupant) {
 		if s.Tests.Testing(id) {
 			words = "a test of plugin %q has it"
 		}
-		all = append(all, volume.Occupant{Volume: plugintest.Name(left), Message: fmt.Sprintf(words, id), Command: remedy.Of(remedy.ShowTest, id)})
+		all = append(all, volume.Occupant{Volume: left.Name(), Message: fmt.Sprintf(words, id), Command: remedy.Of(remedy.ShowTest, id)})
 	}
 
 	if len(all) > 0 {

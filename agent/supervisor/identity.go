@@ -129,13 +129,7 @@ func (c *checker) warn(warnings []string) {
 	}
 
 	c.mu.Lock()
-	var fresh []string
-	for _, s := range warnings {
-		if !slices.Contains(c.warned, s) {
-			fresh = append(fresh, s)
-		}
-	}
-
+	fresh := slices.DeleteFunc(slices.Clone(warnings), func(s string) bool { return slices.Contains(c.warned, s) })
 	c.actual.Warnings, c.warned = warnings, append(c.warned, fresh...)
 	c.mu.Unlock()
 	if len(fresh) == 0 || c.opts.OnWarning == nil {

@@ -158,13 +158,7 @@ func (f *Files) tell() {
 // pass registers the volumes that are not registered yet.
 func (f *Files) pass(ctx context.Context) {
 	f.mu.Lock()
-	var due []*filed
-	for _, v := range f.found {
-		if !v.done && !v.bad {
-			due = append(due, v)
-		}
-	}
-
+	due := slices.DeleteFunc(slices.Clone(f.found), func(v *filed) bool { return v.done || v.bad })
 	bad := slices.DeleteFunc(slices.Clone(f.found), func(v *filed) bool { return !v.bad })
 	f.mu.Unlock()
 	for _, v := range bad {

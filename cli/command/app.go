@@ -5,6 +5,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -36,11 +37,7 @@ type App struct {
 
 // NewApp returns the App for a new run. VOLCTL_SOCKET replaces the default path of the socket.
 func NewApp(env Env) *App {
-	a := &App{Env: env, Socket: env.Getenv("VOLCTL_SOCKET"), format: output.FormatTable}
-	if a.Socket == "" {
-		a.Socket = apiclient.DefaultSocket
-	}
-	return a
+	return &App{Env: env, Socket: cmp.Or(env.Getenv("VOLCTL_SOCKET"), apiclient.DefaultSocket), format: output.FormatTable}
 }
 
 // action does the work of a command. It gets a client for the agent.

@@ -3,6 +3,7 @@ package mount
 import (
 	"bytes"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/volagent/volagent/agent/fstab"
@@ -53,12 +54,7 @@ func at(table []mounted, path string) (found []mounted) {
 
 // autofsAt reports whether an autofs is mounted at the path.
 func autofsAt(table []mounted, path string) bool {
-	for _, m := range table {
-		if m.path == path && m.autofs() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(table, func(m mounted) bool { return m.path == path && m.autofs() })
 }
 
 // within reports whether path is dir itself or a path below dir.

@@ -56,9 +56,7 @@ directory. The agent detaches the claim when it runs.`,
 				return command.Failed(command.Usage("name it by its absolute path", "cannot resolve that directory"), "unmount %q", args[0])
 			}
 
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runUmount(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -82,7 +80,7 @@ type unmounted struct {
 	Warning string `json:"warning,omitempty"`
 }
 
-func runUmount(ctx context.Context, o umountOptions, client *apiclient.Client, out *output.Printer) error {
+func (o umountOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	done, err := o.umount(ctx, client)
 	if err == nil && done.Warning != "" {
 		out.Note("%s", done.Warning)

@@ -49,9 +49,7 @@ command looks for the reason, checks fstab and the mount units, and exits 7.`,
 			if o.yes && !o.fix {
 				return command.Usage("volctl doctor --fix -y", "-y goes with --fix only")
 			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runDoctor(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -70,7 +68,7 @@ type treatment struct {
 	*api.Doctor
 }
 
-func runDoctor(ctx context.Context, o doctorOptions, client *apiclient.Client, out *output.Printer) error {
+func (o doctorOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	found, err := examine(ctx, client)
 	if err != nil {
 		return examinedAlone(ctx, o, err, out)

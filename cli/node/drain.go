@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -52,9 +53,7 @@ command prints {safe, waiting, left}.`,
 			if o.limited = cmd.Flags().Changed("deadline"); o.deadline < 0 {
 				return command.Usage("--deadline 5m", "--deadline %s is in the past", o.deadline)
 			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runDrain(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -62,7 +61,7 @@ command prints {safe, waiting, left}.`,
 	return cmd
 }
 
-func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out *output.Printer) error {
+func (o drainOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	until := time.Now().Add(o.deadline)
 	first, cancel := context.WithTimeout(ctx, command.ReadTimeout)
 	defer cancel()
@@ -196,11 +195,7 @@ func occupants(w *bytes.Buffer, out *output.Printer, list []api.Occupant, title 
 	w.WriteString(title + "\n")
 	rows := make([][]string, len(list))
 	for i, o := range list {
-		what := o.Owner
-		if what == "" {
-			what = o.Message
-		}
-		rows[i] = []string{output.Dash(o.Volume), output.Dash(o.Alloc), what, output.Arrow(o.Command)}
+		rows[i] = []string{output.Dash(o.Volume), output.Dash(o.Alloc), cmp.Or(o.Owner, o.Message), output.Arrow(o.Command)}
 		if o.Else != "" {
 			rows[i][3] += "; else: " + o.Else
 		}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -35,9 +36,7 @@ count. With -o json, each line is one event.`,
 				return command.Usage("", "--since must be more than 0, as in 1h")
 			}
 
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runEvents(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -52,7 +51,7 @@ count. With -o json, each line is one event.`,
 	return cmd
 }
 
-func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, out *output.Printer) error {
+func (o eventsOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	if o.filter.Volume != "" {
 		id, err := eventVolume(ctx, client, o.filter.Volume)
 		if err != nil {
@@ -98,9 +97,6 @@ const (
 
 // eventRow returns the cells of a table row for an event.
 func eventRow(e *api.Event, location *time.Location) []string {
-	subject := output.Joined(" ", e.Volume, e.Alloc)
-	if subject == "" {
-		subject = e.Plugin
-	}
+	subject := cmp.Or(output.Joined(" ", e.Volume, e.Alloc), e.Plugin)
 	return []string{e.Time.In(location).Format(time.DateTime), e.Type, output.Dash(subject), e.Message}
 }

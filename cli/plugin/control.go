@@ -86,9 +86,9 @@ func (o *controlOptions) action(
 	}
 }
 
-// run sends the request and prints the result. Unless noWait is set, it waits for the end of the
+// send sends the request and prints the result. Unless noWait is set, it waits for the end of the
 // operation.
-func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer, force bool, do control, w doing) error {
+func (o *controlOptions) send(ctx context.Context, client *apiclient.Client, out *output.Printer, force bool, do control, w doing) error {
 	co, outcome := apiclient.ControlOptions{Force: force, Part: o.part}, w.going
 	if !o.noWait {
 		co.Wait, outcome = o.timeout, w.over

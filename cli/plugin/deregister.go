@@ -31,9 +31,7 @@ FUSE mounts that live in its process then break. Until you register the plugin a
 volumes can be mounted, and only "volctl volume detach --without-plugin" can unmount them.`,
 		Example: "  volctl plugin deregister ebs",
 		Args:    command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.PluginIDs),
-		RunE: o.action(a, "deregister", func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-			return runDeregister(ctx, o, client, out)
-		}),
+		RunE: o.action(a, "deregister", o.run),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -43,7 +41,7 @@ volumes can be mounted, and only "volctl volume detach --without-plugin" can unm
 	return cmd
 }
 
-func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.Client, out *output.Printer) error {
+func (o *deregisterOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	if o.force {
 		if p, err := client.Plugin(ctx, o.id); err == nil && p.Staged > 0 {
 			o.warn("volctl: %s in use through plugin %q: %s, and nothing is mounted or unmounted through it until it is registered again\n",

@@ -24,14 +24,12 @@ volctl volume status. A unique prefix of the id is enough.`,
 		Args: command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.PluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := healthOptions{id: args[0]}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runHealth(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 }
 
-func runHealth(ctx context.Context, o healthOptions, client *apiclient.Client, out *output.Printer) error {
+func (o healthOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	p, err := command.FindPlugin(ctx, client, o.id)
 	if err != nil {
 		return command.Failed(err, "ask plugin %q for its health", o.id)

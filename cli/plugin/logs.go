@@ -34,9 +34,7 @@ several parts, each line begins with the name of its part.`,
 				return err
 			}
 
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runLogs(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -49,7 +47,7 @@ several parts, each line begins with the name of its part.`,
 	return cmd
 }
 
-func runLogs(ctx context.Context, o logsOptions, client *apiclient.Client, out *output.Printer) error {
+func (o logsOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	p, err := command.FindPlugin(ctx, client, o.id)
 	if err != nil {
 		return command.Failed(err, "read the log of plugin %q", o.id)

@@ -68,7 +68,7 @@ func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client,
 		}
 	}
 
-	return o.run(ctx, client, out, force, client.RestartPlugin, doing{"restart", "restarting", "restarted"})
+	return o.send(ctx, client, out, force, client.RestartPlugin, doing{"restart", "restarting", "restarted"})
 }
 
 // confirmed asks the user for confirmation if any volume of the plugin is in use. It returns true

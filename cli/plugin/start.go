@@ -22,7 +22,7 @@ run.`,
 		Example: "  volctl plugin start ebs",
 		Args:    command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.PluginIDs),
 		RunE: o.action(a, "start", func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-			return o.run(ctx, client, out, false, client.StartPlugin, doing{"start", "starting", "started"})
+			return o.send(ctx, client, out, false, client.StartPlugin, doing{"start", "starting", "started"})
 		}),
 	}
 	cmd.Flags().SortFlags = false

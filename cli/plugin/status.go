@@ -32,14 +32,12 @@ plugins.`,
 				return a.Read(cmd, runStatuses)
 			}
 			o := statusOptions{id: args[0]}
-			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runStatus(ctx, o, client, out)
-			})
+			return a.Read(cmd, o.run)
 		},
 	}
 }
 
-func runStatus(ctx context.Context, o statusOptions, client *apiclient.Client, out *output.Printer) error {
+func (o statusOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	p, err := command.FindPlugin(ctx, client, o.id)
 	if err != nil {
 		return command.Failed(err, "show plugin %q", o.id)

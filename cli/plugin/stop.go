@@ -36,9 +36,7 @@ If the plugin has several parts, the command stops all of them, or only those th
 --instance select. You can stop a controller while another one is ready.`,
 		Example: "  volctl plugin stop ebs",
 		Args:    command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.PluginIDs),
-		RunE: o.action(a, "stop", func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-			return runStop(ctx, o, client, out)
-		}),
+		RunE: o.action(a, "stop", o.run),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -48,7 +46,7 @@ If the plugin has several parts, the command stops all of them, or only those th
 	return cmd
 }
 
-func runStop(ctx context.Context, o stopOptions, client *apiclient.Client, out *output.Printer) error {
+func (o *stopOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	if o.force {
 		p, err := client.Plugin(ctx, o.id)
 		if err != nil {
@@ -68,5 +66,5 @@ func runStop(ctx context.Context, o stopOptions, client *apiclient.Client, out *
 		co.UntilRestart = o.brief
 		return client.StopPlugin(ctx, id, co)
 	}
-	return o.run(ctx, client, out, o.force, stop, doing{"stop", "stopping", "stopped"})
+	return o.send(ctx, client, out, o.force, stop, doing{"stop", "stopping", "stopped"})
 }

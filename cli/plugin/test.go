@@ -59,9 +59,7 @@ undoes its leftovers, and so does the agent when it starts.`,
 			if err := o.check(); err != nil {
 				return command.Failed(err, "test plugin %q", o.id)
 			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runTest(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -126,7 +124,7 @@ type testResult struct {
 	Summary *api.PluginTestSummary `json:"summary,omitempty"`
 }
 
-func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *output.Printer) error {
+func (o testOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	t := testResult{Plugin: o.id, Checks: []api.PluginCheck{}}
 	var bad []string
 

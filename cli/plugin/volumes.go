@@ -33,9 +33,7 @@ the volumes of this host, use volctl volume list.`,
 			if o.limit < 0 {
 				return command.Usage("", "--limit %d is not a count", o.limit)
 			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runVolumes(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -47,7 +45,7 @@ the volumes of this host, use volctl volume list.`,
 	return cmd
 }
 
-func runVolumes(ctx context.Context, o volumesOptions, client *apiclient.Client, out *output.Printer) error {
+func (o volumesOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	p, err := command.FindPlugin(ctx, client, o.id)
 	if err != nil {
 		return command.Failed(err, "list the volumes of plugin %q", o.id)

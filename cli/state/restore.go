@@ -44,9 +44,7 @@ rest. The exit code is then 4.`,
 		Args: command.Exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.file, o.stdin = args[0], a.Env.Stdin
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runRestore(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -54,7 +52,7 @@ rest. The exit code is then 4.`,
 	return cmd
 }
 
-func runRestore(ctx context.Context, o restoreOptions, client *apiclient.Client, out *output.Printer) error {
+func (o restoreOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	from := o.stdin
 	if o.file != "-" {
 		f, err := os.Open(o.file)

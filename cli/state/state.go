@@ -46,9 +46,7 @@ backup are useless. See docs/backup.md.`,
 		Args: command.Exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.file, o.terminal = args[0], a.Env.StdoutTerminal
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runBackup(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -67,7 +65,7 @@ type backedUp struct {
 	Key string `json:"key"`
 }
 
-func runBackup(ctx context.Context, o backupOptions, client *apiclient.Client, out *output.Printer) error {
+func (o backupOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	if o.file == "-" {
 		if o.terminal {
 			return command.Usage("volctl state backup FILE", "a backup is not for a terminal")

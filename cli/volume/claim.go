@@ -64,9 +64,7 @@ another note, and accepted without one.`,
 			if err := o.read(a, cmd, args[0]); err != nil {
 				return err
 			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runClaim(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -153,7 +151,7 @@ func (o *claimOptions) check() error {
 	return nil
 }
 
-func runClaim(ctx context.Context, o claimOptions, client *apiclient.Client, out *output.Printer) error {
+func (o claimOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	claim, err := o.Make(ctx, client, out)
 	if err != nil {
 		return command.Failed(err, "claim volume %q for alloc %q", o.Volume, o.Alloc)

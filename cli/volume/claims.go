@@ -30,9 +30,7 @@ func NewClaimList(a *command.App) *cobra.Command {
 --plugin accept a unique prefix of an id. --alloc needs the exact name.`,
 		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runClaimList(ctx, o, client, out)
-			})
+			return a.Read(cmd, o.run)
 		},
 	}
 
@@ -47,7 +45,7 @@ func NewClaimList(a *command.App) *cobra.Command {
 	return cmd
 }
 
-func runClaimList(ctx context.Context, o claimListOptions, client *apiclient.Client, out *output.Printer) error {
+func (o claimListOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	if err := o.complete(ctx, client); err != nil {
 		return command.Failed(err, "list claims")
 	}

@@ -39,9 +39,7 @@ it asks for confirmation. Without a terminal it needs -y. A volume that you regi
 			if err := o.check(yes); err != nil {
 				return command.Failed(err, "delete volume %q", o.volume)
 			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runDelete(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -68,7 +66,7 @@ func (o *deleteOptions) check(yes bool) error {
 	return nil
 }
 
-func runDelete(ctx context.Context, o deleteOptions, client *apiclient.Client, out *output.Printer) error {
+func (o deleteOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	if o.ask != nil {
 		switch err := o.deletable(ctx, client); {
 		case command.IsNotFound(err) && o.ignoreNotFound:

@@ -51,9 +51,7 @@ remove them. The command prints them.`,
 				return command.Usage(suggest.Command("volctl volume deregister %s --force --forget", o.volume), "--forget goes with --force only")
 			}
 
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runDeregister(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -67,7 +65,7 @@ remove them. The command prints them.`,
 	return cmd
 }
 
-func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.Client, out *output.Printer) error {
+func (o deregisterOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	if o.ask != nil {
 		// Check that the volume exists before asking the user. With --forget, the volume may
 		// already be deregistered, because the command then discards the volume's leftovers.

@@ -63,9 +63,7 @@ command prints the leftovers.`,
 				return err
 			}
 
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runDetach(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -106,7 +104,7 @@ func (o *detachOptions) check() error {
 	return command.CheckTimeout(o.timeout)
 }
 
-func runDetach(ctx context.Context, o detachOptions, client *apiclient.Client, out *output.Printer) error {
+func (o detachOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	allocs, err := o.targets(ctx, client)
 	if command.IsNotFound(err) && o.ignoreNotFound {
 		return out.Print([]*released{}, nil, output.NothingToDo)

@@ -51,9 +51,7 @@ does not succeed, use --withdraw.`,
 				return err
 			}
 
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runExpand(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 
@@ -85,7 +83,7 @@ func (o *expandOptions) size(args []string) (err error) {
 	return nil
 }
 
-func runExpand(ctx context.Context, o expandOptions, client *apiclient.Client, out *output.Printer) error {
+func (o expandOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	end := out.During(ctx, fmt.Sprintf("expanding volume %q", o.volume), command.VolumeProgress(client, o.volume, ""))
 	r, err := o.expand(ctx, client)
 	end()

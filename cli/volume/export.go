@@ -32,9 +32,7 @@ secrets as references. For secret values that the agent keeps, it only states th
 			if len(args) > 0 {
 				o.id = args[0]
 			}
-			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runExport(ctx, o, client, out)
-			})
+			return a.Read(cmd, o.run)
 		},
 	}
 
@@ -45,7 +43,7 @@ secrets as references. For secret values that the agent keeps, it only states th
 	return cmd
 }
 
-func runExport(ctx context.Context, o exportOptions, client *apiclient.Client, out *output.Printer) error {
+func (o exportOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	switch {
 	case o.all && o.id != "":
 		return command.Usage("", "--all and a volume exclude each other")

@@ -45,14 +45,12 @@ continues it.`,
 				return command.Usage("volctl volume modify --help", "each argument after the id must be KEY=VALUE, with a different key")
 			}
 			o.again = suggest.Command("volctl volume modify %s", args)
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runModify(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.run)
 		},
 	}
 }
 
-func runModify(ctx context.Context, o modifyOptions, client *apiclient.Client, out *output.Printer) error {
+func (o modifyOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	r, err := client.ModifyVolume(ctx, o.volume, o.mutable)
 	if ctx.Err() != nil && err != nil {
 		return command.Failed(command.Interrupted("it was interrupted; it is unknown whether the volume was modified", o.again), "modify volume %q", o.volume)

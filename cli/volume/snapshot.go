@@ -69,9 +69,7 @@ not written yet. If that matters, first stop the program that writes, or freeze 
 				return err
 			}
 
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runSnapshotCreate(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.create)
 		},
 	}
 
@@ -103,9 +101,7 @@ create volumes from them. With the same name again, the command continues with t
 			if err := o.check(); err != nil {
 				return err
 			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runGroupSnapshotCreate(ctx, o, client, out)
-			})
+			return a.Do(cmd, o.createGroup)
 		},
 	}
 
@@ -226,7 +222,7 @@ func (o *takeOptions) progress(client *apiclient.Client) output.Status {
 	}
 }
 
-func runSnapshotCreate(ctx context.Context, o takeOptions, client *apiclient.Client, out *output.Printer) error {
+func (o takeOptions) create(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	made, err := take(ctx, o, client, out, func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*api.Snapshot, error) {
 		return client.CreateSnapshot(ctx, api.SnapshotRequest{Volume: o.volumes[0], Name: o.name, Parameters: params, Secrets: secrets}, wait)
 	})
@@ -243,7 +239,7 @@ func runSnapshotCreate(ctx context.Context, o takeOptions, client *apiclient.Cli
 	return printMade(out, made, what, made.ID, made.State, made.Size)
 }
 
-func runGroupSnapshotCreate(ctx context.Context, o takeOptions, client *apiclient.Client, out *output.Printer) error {
+func (o takeOptions) createGroup(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	made, err := take(ctx, o, client, out, func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*api.GroupSnapshot, error) {
 		return client.CreateGroupSnapshot(ctx, api.GroupSnapshotRequest{Volumes: o.volumes, Name: o.name, Parameters: params, Secrets: secrets}, wait)
 	})

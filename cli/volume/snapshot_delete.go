@@ -243,9 +243,7 @@ do not give them, the agent looks for them among all snapshots that the plugin l
 			if err := command.CheckPluginID(o.plugin); err != nil {
 				return err
 			}
-			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runGroupSnapshotStatus(ctx, o, client, out)
-			})
+			return a.Read(cmd, o.run)
 		},
 	}
 
@@ -253,7 +251,7 @@ do not give them, the agent looks for them among all snapshots that the plugin l
 	return cmd
 }
 
-func runGroupSnapshotStatus(ctx context.Context, o groupStatusOptions, client *apiclient.Client, out *output.Printer) error {
+func (o groupStatusOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	secrets, err := command.SecretRefs(o.secrets)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -33,9 +34,7 @@ do not report names.`,
 			if err := o.check(); err != nil {
 				return err
 			}
-			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runSnapshotList(ctx, o, client, out)
-			})
+			return a.Read(cmd, o.run)
 		},
 	}
 
@@ -64,7 +63,7 @@ func (o *snapshotListOptions) check() error {
 	return nil
 }
 
-func runSnapshotList(ctx context.Context, o snapshotListOptions, client *apiclient.Client, out *output.Printer) error {
+func (o snapshotListOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	secrets, err := command.SecretRefs(o.secrets)
 	if err != nil {
 		return err
@@ -135,10 +134,7 @@ func printMade(out *output.Printer, value any, what, id, state string, bytesOf i
 		if bytesOf > 0 {
 			what += " (" + output.Size(bytesOf) + ")"
 		}
-		if id == "" {
-			id = "not known yet"
-		}
-		fmt.Fprintf(w, "%s\n", output.OneLine(fmt.Sprintf("%s is %s: %s", what, state, id)))
+		fmt.Fprintf(w, "%s\n", output.OneLine(fmt.Sprintf("%s is %s: %s", what, state, cmp.Or(id, "not known yet"))))
 		return nil
 	})
 }
@@ -153,11 +149,7 @@ func showGroup(out *output.Printer, g *api.GroupSnapshot) error {
 	}
 
 	return out.Print(g, members, func(w *bytes.Buffer) error {
-		id := g.ID
-		if id == "" {
-			id = "not known yet"
-		}
-
+		id := cmp.Or(g.ID, "not known yet")
 		fmt.Fprintf(w, "%s\n", output.OneLine(fmt.Sprintf("group snapshot of plugin %s is %s: %s", g.PluginID, g.State, id)))
 		if len(rows) == 0 {
 			return nil

@@ -23,14 +23,12 @@ volctl volume status and the metrics show the last answer.`,
 		Args: command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.VolumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := statsOptions{id: args[0]}
-			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runStats(ctx, o, client, out)
-			})
+			return a.Read(cmd, o.run)
 		},
 	}
 }
 
-func runStats(ctx context.Context, o statsOptions, client *apiclient.Client, out *output.Printer) error {
+func (o statsOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	v, err := command.FindVolume(ctx, client, o.id)
 	if err != nil {
 		return command.Failed(err, "measure volume %q", o.id)

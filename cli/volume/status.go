@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -41,14 +42,12 @@ prefix of the id is enough. Without an id, list all volumes.`,
 				return a.Read(cmd, runList)
 			}
 			o := statusOptions{id: args[0]}
-			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runStatus(ctx, o, client, out)
-			})
+			return a.Read(cmd, o.run)
 		},
 	}
 }
 
-func runStatus(ctx context.Context, o statusOptions, client *apiclient.Client, out *output.Printer) error {
+func (o statusOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	v, err := command.FindVolume(ctx, client, o.id)
 	if err != nil {
 		return command.Failed(err, "show volume %q", o.id)
@@ -148,11 +147,7 @@ func healthy(v *api.Volume) bool {
 // volumeSummary returns the agent's summary of the volume, and the duration of the problem if there
 // is one.
 func volumeSummary(v *api.Volume, now time.Time) string {
-	text := v.Summary
-	if text == "" {
-		text = v.State
-	}
-
+	text := cmp.Or(v.Summary, v.State)
 	if !healthy(v) && v.Attempt != nil && !v.Attempt.First.IsZero() {
 		text += ", " + output.Since(now, v.Attempt.First)
 	}

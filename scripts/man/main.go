@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -83,9 +84,7 @@ func page(cmd *cobra.Command, date string) string {
 
 	p.macro("SH", "DESCRIPTION")
 	long := cmd.Long
-	if long == "" {
-		long = cmd.Short + "."
-	}
+	long = cmp.Or(long, cmd.Short+".")
 	p.prose(long)
 
 	p.options("OPTIONS", cmd.NonInheritedFlags())

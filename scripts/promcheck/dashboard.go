@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 )
@@ -110,11 +111,7 @@ func (c *catalog) dashboard(text []byte) (n int, err error) {
 		complain("title %q, uid %q, schemaVersion %d (at least %d), %d panels", d.Title, d.UID, d.SchemaVersion, oldest, len(d.Panels))
 	}
 
-	vars := map[string]string{}
-	for k, v := range builtin {
-		vars[k] = v
-	}
-
+	vars := maps.Clone(builtin)
 	for _, v := range d.Templating.List {
 		if bad := c.variable(v, vars); bad != nil {
 			complain("variable %q: %w", v.Name, bad)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -120,10 +121,5 @@ func (r *rule) breaks(sentence string) int {
 }
 
 func overlaps(spans [][]int, s []int) bool {
-	for _, o := range spans {
-		if s[0] < o[1] && o[0] < s[1] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(spans, func(o []int) bool { return s[0] < o[1] && o[0] < s[1] })
 }

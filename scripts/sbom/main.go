@@ -12,6 +12,7 @@ import (
 	"debug/buildinfo"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -89,11 +90,5 @@ func modules(programs []string) ([]debug.Module, error) {
 		}
 	}
 
-	var sorted []debug.Module
-	for _, m := range all {
-		sorted = append(sorted, m)
-	}
-
-	slices.SortFunc(sorted, func(a, b debug.Module) int { return cmp.Compare(a.Path, b.Path) })
-	return sorted, nil
+	return slices.SortedFunc(maps.Values(all), func(a, b debug.Module) int { return cmp.Compare(a.Path, b.Path) }), nil
 }

@@ -36,6 +36,12 @@ type Scratch struct {
 	Secrets      map[string]call.SecretRef `json:"secrets,omitempty"`
 }
 
+// Name returns the name of the test's volume, as users and the storage system see it.
+func (s *Scratch) Name() string { return "volagent-test-" + s.ID }
+
+// Paths returns the paths at which the test has, or may have, a mount.
+func (s *Scratch) Paths() []string { return append([]string{s.Staging}, s.Targets...) }
+
 // Has reports whether the storage volume with the given external id belongs to the test.
 func (s *Scratch) Has(externalID string) bool {
 	return externalID != "" && slices.ContainsFunc(s.Volumes, func(v ScratchVolume) bool { return v.ExternalID == externalID })

@@ -139,12 +139,7 @@ func unitsOnly(args []any) bool {
 }
 
 func needsGuard(words []word) bool {
-	for _, w := range words {
-		if w.dashed && !w.option {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(words, func(w word) bool { return w.dashed && !w.option })
 }
 
 func join(groups ...[]word) string {

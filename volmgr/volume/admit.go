@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -246,13 +247,7 @@ func fits(r Record, req Request, mode call.AccessMode, now time.Time) error {
 		return nil
 	}
 
-	var blocking []Claim
-	for _, c := range r.Ordered() {
-		if blocks(c) {
-			blocking = append(blocking, c)
-		}
-	}
-
+	blocking := slices.DeleteFunc(r.Ordered(), func(c Claim) bool { return !blocks(c) })
 	if len(blocking) == 0 {
 		return nil
 	}
@@ -311,14 +306,9 @@ func Clash(r Record, c Claim, others, leftovers []Record) error {
 			continue // for the same storage, the claim waits until the agent has undone the leftovers
 		}
 
-		paths := []string{o.Node.StagingPath}
-		for _, have := range o.Claims {
-			paths = append(paths, have.Target)
-		}
-
-		for _, path := range paths {
-			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
-				return Errorf(ErrRefused, "%s may still have a mount of volume %q (external_id %q), which was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
+		for _, p := range o.Places() {
+			if p.Path == c.Target || p.Path == r.Node.StagingPath {
+				return Errorf(ErrRefused, "%s may still have a mount of volume %q (external_id %q), which was deregistered by force", p.Path, o.Volume.ID, o.Volume.ExternalID).
 					WithRemedy(remedy.Of(remedy.SeeOrGiveUpCalls, o.Volume.ID))
 			}
 		}
@@ -428,12 +418,7 @@ func Room(r Record, p plugin.Info, others, leftovers []Record) error {
 		return nil
 	}
 
-	ids := make([]string, 0, len(here))
-	for _, id := range here {
-		ids = append(ids, id)
-	}
-
-	slices.Sort(ids)
+	ids := slices.Sorted(maps.Values(here))
 	names := strings.Join(ids[:min(len(ids), namesMost)], ", ")
 	if more := len(ids) - namesMost; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)

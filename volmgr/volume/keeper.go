@@ -143,13 +143,7 @@ func (g GuardedDir) Same(o GuardedDir) bool {
 // user renamed the first directory and created another one with the same path. A record of an
 // earlier release contains only the path.
 func (r Record) GuardsAt(path string) []GuardedDir {
-	var all []GuardedDir
-	for _, g := range r.GuardDirs {
-		if g.Path == path {
-			all = append(all, g)
-		}
-	}
-
+	all := slices.DeleteFunc(slices.Clone(r.GuardDirs), func(g GuardedDir) bool { return g.Path != path })
 	if len(all) == 0 && slices.Contains(r.Guards, path) {
 		all = append(all, GuardedDir{Path: path})
 	}

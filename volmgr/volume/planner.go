@@ -51,21 +51,11 @@ func (p *planner) wait(c Cause, format string, args ...any) bool {
 }
 
 func (p *planner) anyWanted() bool {
-	for _, c := range p.claims {
-		if c.Wanted {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.claims, func(c Claim) bool { return c.Wanted })
 }
 
 func (p *planner) anyPublished() bool {
-	for _, c := range p.claims {
-		if c.Published != Absent || c.Bound != Absent {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.claims, func(c Claim) bool { return c.Published != Absent || c.Bound != Absent })
 }
 
 // anyMounted reports whether any claim is published, or any watched target has a late mount. The

@@ -252,6 +252,69 @@ func (r Record) left() bool {
 	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.PendingCalls) > 0
 }
 
+// PlaceKind is the reason why a record may have a mount at a place.
+type PlaceKind string
+
+// These are the kinds of places. A place of the first three kinds has a side.
+const (
+	PlaceStaged    PlaceKind = "staged"    // the staging path
+	PlacePublished PlaceKind = "published" // the target of a claim
+	PlaceBound     PlaceKind = "bound"     // the own directory of a claim
+	PlaceWatched   PlaceKind = "watched"   // a late call may mount something here
+	PlacePending   PlaceKind = "pending call"
+	PlaceUnseen    PlaceKind = "unmounted lazily"
+)
+
+// Place is a path at which the agent has, or may have, a mount of a volume.
+type Place struct {
+	Kind  PlaceKind
+	Alloc string // empty if the place belongs to no claim
+	Path  string
+	Side  Side
+	Mount *MountIdentity // the recorded mount, if there is one
+}
+
+// Places returns every path at which the agent has, or may have, a mount of the volume. A path with
+// several reasons appears several times.
+func (r Record) Places() (all []Place) {
+	add := func(p Place) {
+		if p.Path != "" {
+			all = append(all, p)
+		}
+	}
+
+	if r.Held() {
+		add(Place{PlaceStaged, "", r.Node.StagingPath, r.Node.Staged, r.Node.Mount})
+	}
+	for _, c := range r.Ordered() {
+		add(Place{PlacePublished, c.Alloc, c.Target, c.Published, c.Mount})
+		add(Place{PlaceBound, c.Alloc, c.At, c.Bound, c.BoundMount})
+	}
+	for _, w := range r.Node.Watches {
+		add(Place{Kind: PlaceWatched, Alloc: w.Alloc, Path: w.Path})
+	}
+	for _, d := range r.Node.PendingCalls {
+		add(Place{Kind: PlacePending, Alloc: d.Alloc, Path: d.Path})
+	}
+	for _, u := range r.Node.Unseen {
+		add(Place{Kind: PlaceUnseen, Path: u.Path})
+	}
+
+	return all
+}
+
+// Paths returns the paths of all places of the given records.
+func Paths(records []Record) map[string]bool {
+	paths := map[string]bool{}
+	for _, r := range records {
+		for _, p := range r.Places() {
+			paths[p.Path] = true
+		}
+	}
+
+	return paths
+}
+
 // with returns the record with the claim c, which is added or replaces the earlier claim of the
 // same alloc.
 func (r Record) with(c Claim) Record {

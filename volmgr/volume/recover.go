@@ -106,13 +106,7 @@ func Gather(notes []Note) []Record {
 		}
 	}
 
-	all := make([]Record, 0, len(byID))
-	for _, r := range byID {
-		all = append(all, r)
-	}
-
-	slices.SortFunc(all, func(a, b Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
-	return all
+	return slices.SortedFunc(maps.Values(byID), func(a, b Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
 }
 
 // Adopt rebuilds a record from notes and from the present mounts after the loss of the state
@@ -286,9 +280,7 @@ func Copied(r Record, o Observed, info plugin.Info, booted bool) Record {
 	if mayAttach || n.Attached != Absent {
 		n.Attached, n.Uses.Attach = Unknown, true
 	}
-	if n.NodeID == "" {
-		n.NodeID = info.NodeID
-	}
+	n.NodeID = cmp.Or(n.NodeID, info.NodeID)
 	if booted {
 		return NextBoot(r)
 	}

@@ -1,6 +1,10 @@
 package volume
 
-import "github.com/volagent/volagent/volmgr/call"
+import (
+	"slices"
+
+	"github.com/volagent/volagent/volmgr/call"
+)
 
 // upPlanner chooses the steps that mount and expand a volume.
 type upPlanner struct{ *planner }
@@ -31,13 +35,7 @@ func (p upPlanner) up() bool {
 		}
 	}
 
-	for _, c := range p.claims {
-		if c.Wanted && p.publish(c) {
-			return true
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(p.claims, func(c Claim) bool { return c.Wanted && p.publish(c) })
 }
 
 // dead reports whether the mount at the staging path returns only errors.

@@ -2,6 +2,7 @@ package request
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -36,7 +37,7 @@ type mutable struct {
 // ParseMutable parses the mutable parameters of a request.
 func ParseMutable(m map[string]string) (mutable, error) {
 	var p mutable
-	for _, k := range sortedKeys(m) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		if k != ParamQuota {
 			return p, csierr.Invalidf("unknown mutable parameter %q; the local driver knows %s", k, ParamQuota)
 		}
@@ -93,13 +94,4 @@ func RoundQuota(bytes int64) int64 {
 		return bytes
 	}
 	return (bytes + 1023) / 1024 * 1024
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -2,6 +2,8 @@ package request
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -32,7 +34,7 @@ type Params struct {
 // ParseParams parses the create parameters of a request.
 func ParseParams(m map[string]string) (Params, error) {
 	var p Params
-	for _, k := range sortedKeys(m) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		switch v := m[k]; k {
 		case store.ParamType:
 			if v != store.TypeDirectory && v != store.TypeImage {

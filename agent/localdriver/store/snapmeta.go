@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -258,12 +259,7 @@ func (s *snapshots) GroupByName(name string) (Group, bool) {
 func (s *snapshots) ListSnapshots() []Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]Snapshot, 0, len(s.snaps))
-	for _, snap := range s.snaps {
-		all = append(all, snap)
-	}
-	slices.SortFunc(all, func(a, b Snapshot) int { return cmp.Compare(a.ID, b.ID) })
-	return all
+	return slices.SortedFunc(maps.Values(s.snaps), func(a, b Snapshot) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // snapshots contains the snapshots and groups of a state directory. It works like the type volumes.

@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -99,14 +98,9 @@ func (s *volumes) load() error {
 
 // ReadVolume reads a volume's metadata and checks it.
 func ReadVolume(path, id string) (Volume, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return Volume{}, fmt.Errorf("cannot read volume %q: %w", id, err)
-	}
-
 	var v Volume
-	if err := json.Unmarshal(raw, &v); err != nil {
-		return Volume{}, fmt.Errorf("cannot read volume %q: %s: %w", id, path, err)
+	if err := readMeta(path, &v); err != nil {
+		return Volume{}, fmt.Errorf("cannot read volume %q: %w", id, err)
 	}
 	if v.Version != MetaVersion || v.ID != id || (v.Type != TypeDirectory && v.Type != TypeImage) {
 		return Volume{}, fmt.Errorf("cannot read volume %q: %s: unexpected version %d, id %q or type %q",
@@ -150,12 +144,7 @@ func (s *volumes) GetByName(name string) (Volume, bool) {
 func (s *volumes) List() []Volume {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]Volume, 0, len(s.byID))
-	for _, v := range s.byID {
-		all = append(all, v)
-	}
-	slices.SortFunc(all, func(a, b Volume) int { return cmp.Compare(a.ID, b.ID) })
-	return all
+	return slices.SortedFunc(maps.Values(s.byID), func(a, b Volume) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // IDs returns the ids of all volumes, sorted. This includes volumes whose metadata cannot be used.

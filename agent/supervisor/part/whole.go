@@ -1,6 +1,7 @@
 package part
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -145,10 +146,7 @@ func (all Whole) Merged(id, driver string) plugin.Info {
 		info.Driver, info.Version = c.Driver, c.Version
 	}
 
-	if info.Driver == "" {
-		info.Driver = driver
-	}
-
+	info.Driver = cmp.Or(info.Driver, driver)
 	info.ID, info.HasNode, info.HasController = id, len(nodes) > 0, len(controllers) > 0
 	info.ControllerCaps = c.ControllerCaps
 	info.Caps = c.Caps.WithNode(n.Caps)
