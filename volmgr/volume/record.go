@@ -502,29 +502,3 @@ func (w Without) Stronger() Without {
 	}
 	return WithPlugin
 }
-
-// PendingCall is a call that the agent skipped, because the host undid the side without the plugin.
-// The agent makes the call when the plugin is ready.
-type PendingCall struct {
-	Kind  call.Method `json:"kind"` // NodeUnpublish or NodeUnstage
-	Path  string      `json:"path"`
-	Alloc string      `json:"alloc,omitempty"` // alloc whose target the call unpublishes; empty for NodeUnstage
-	// Mount is the mount that was at Path. It is zero if the mount is unknown. The agent must not
-	// let the call unmount any other mount.
-	Mount MountIdentity `json:"mount,omitzero"`
-}
-
-// Unseen is a lazily unmounted mount that may still be in use.
-type Unseen struct {
-	Path  string   `json:"path"`
-	Users []string `json:"users,omitempty"` // descriptions of the users at the time of the unmount
-}
-
-// words describes the mount and its users.
-func (u Unseen) words() string {
-	s := u.Path + " was unmounted lazily: processes with open files there can still use it"
-	if len(u.Users) > 0 {
-		s += " (" + strings.Join(u.Users, "; ") + ")"
-	}
-	return s
-}
