@@ -19,28 +19,28 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// notes returns the file names of all claim notes on the host. The agent can adopt these claims.
-func (h *host) notes() []string {
-	h.t.Helper()
-	found, err := filepath.Glob(filepath.Join(h.dir, "d", "csi", "*", "meta", "*"))
-	h.must(err)
+// Notes returns the file names of all claim notes on the host. The agent can adopt these claims.
+func Notes(h *Host) []string {
+	h.T.Helper()
+	found, err := filepath.Glob(filepath.Join(h.Dir, "d", "csi", "*", "meta", "*"))
+	h.Must(err)
 	for i, path := range found {
 		found[i] = filepath.Base(path)
 	}
 	return found
 }
 
-// decode runs volctl with -o json and returns the decoded output.
-func decode[T any](h *host, args ...string) (v T) {
-	h.t.Helper()
-	h.must(json.Unmarshal([]byte(h.volctl(append(args, "-o", "json")...)), &v))
+// Decode runs volctl with -o json and returns the decoded output.
+func Decode[T any](h *Host, args ...string) (v T) {
+	h.T.Helper()
+	h.Must(json.Unmarshal([]byte(h.Volctl(append(args, "-o", "json")...)), &v))
 	return v
 }
 
-// claims returns all claims as "volume alloc remark", sorted.
-func (h *host) claims() (got []string) {
-	h.t.Helper()
-	for _, c := range decode[[]api.Claim](h, "claim", "list") {
+// Claims returns all claims as "volume alloc remark", sorted.
+func (h *Host) Claims() (got []string) {
+	h.T.Helper()
+	for _, c := range Decode[[]api.Claim](h, "claim", "list") {
 		got = append(got, strings.TrimSpace(c.Volume+" "+c.Alloc+" "+c.Remark))
 	}
 	slices.Sort(got)
@@ -66,45 +66,45 @@ func TestDamagedDatabase(t *testing.T) {
 }
 
 func testDamage(t *testing.T, damage func([]byte) []byte) {
-	h := newRecorded(t, "10s", nil)
-	h.register("shared", "multi-node-single-writer")
-	h.register("solo", "single-node-writer")
-	h.register("free", "single-node-writer")
-	path := h.volctl("volume", "claim", "shared", "--alloc", "rw")
-	h.volctl("volume", "claim", "shared", "--alloc", "ro", "--read-only")
-	h.must(os.Mkdir(filepath.Join(h.dir, "at"), 0o755))
-	h.volctl("volume", "claim", "solo", "--alloc", "s", "--at", filepath.Join(h.dir, "at"))
-	file := h.writer(path)
-	mounts, plugin, since := h.mounts(), h.pluginPID("rec"), h.mark()
-	h.kill()
+	h := StartRecorded(t, "10s", nil)
+	h.Register("shared", "multi-node-single-writer")
+	h.Register("solo", "single-node-writer")
+	h.Register("free", "single-node-writer")
+	path := h.Volctl("volume", "claim", "shared", "--alloc", "rw")
+	h.Volctl("volume", "claim", "shared", "--alloc", "ro", "--read-only")
+	h.Must(os.Mkdir(filepath.Join(h.Dir, "at"), 0o755))
+	h.Volctl("volume", "claim", "solo", "--alloc", "s", "--at", filepath.Join(h.Dir, "at"))
+	file := h.StartWriter(path)
+	mounts, plugin, since := h.Mounts(), h.PluginPID("rec"), h.Mark()
+	h.Kill()
 
-	h.forgetCopies()
-	db := filepath.Join(h.dir, "d", "state.db")
+	RemoveCopies(h.Host)
+	db := filepath.Join(h.Dir, "d", "state.db")
 	raw, err := os.ReadFile(db)
-	h.must(err)
+	h.Must(err)
 	if damage == nil {
-		h.must(os.Remove(db))
+		h.Must(os.Remove(db))
 	} else {
 		raw = damage(raw)
-		h.must(os.WriteFile(db, raw, 0o600))
+		h.Must(os.WriteFile(db, raw, 0o600))
 	}
-	h.flags = []string{"--node-id"} // without --node-id the agent would use the host name
-	h.start("rec")
+	h.OmitFlags = []string{"--node-id"} // without --node-id the agent would use the host name
+	h.Start("rec")
 
-	h.expect(since)
-	if now := h.mounts(); now != mounts {
+	h.ExpectCalls(since)
+	if now := h.Mounts(); now != mounts {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
-	if pid := h.pluginPID("rec"); pid != plugin {
+	if pid := h.PluginPID("rec"); pid != plugin {
 		t.Errorf("the plugin was process %d and is %d", plugin, pid)
 	}
-	if got, want := h.claims(), []string{"shared ro adopted", "shared rw adopted", "solo s adopted"}; !slices.Equal(got, want) {
+	if got, want := h.Claims(), []string{"shared ro adopted", "shared rw adopted", "solo s adopted"}; !slices.Equal(got, want) {
 		t.Errorf("claims are %q, want %q", got, want)
 	}
-	before := size(file)
-	h.await("the writer goes on", func() bool { return size(file) > before })
+	before := FileSize(file)
+	h.Await("the writer goes on", func() bool { return FileSize(file) > before })
 	kept, err := filepath.Glob(db + ".damaged-*")
-	h.must(err)
+	h.Must(err)
 	if damage != nil && len(raw) > 0 {
 		if len(kept) != 1 {
 			t.Fatalf("kept are %q", kept)
@@ -113,26 +113,26 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 			t.Errorf("what is kept is not what was damaged (%v)", err)
 		}
 	}
-	h.saysLost(kept)
+	expectLost(h.Host, kept)
 
 	// A second restart changes nothing. A detach still ends an adopted claim.
-	h.must(h.signal(syscall.SIGTERM))
-	h.start("rec")
-	h.expect(since)
-	if r := h.try("volume", "claim", "shared", "--alloc", "w2", "--no-wait"); r.code != 4 || !strings.Contains(r.err, "adopted") {
-		t.Errorf("a second writer: exit %d, %s", r.code, r.err)
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Start("rec")
+	h.ExpectCalls(since)
+	if r := h.Try("volume", "claim", "shared", "--alloc", "w2", "--no-wait"); r.Code != 4 || !strings.Contains(r.Err, "adopted") {
+		t.Errorf("a second writer: exit %d, %s", r.Code, r.Err)
 	}
-	h.volctl("volume", "detach", "shared", "ro")
-	h.expect(since, "NodeUnpublishVolume")
-	h.volctl("volume", "detach", "solo", "s")
-	h.expect(since, "NodeUnpublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume")
-	if got := h.notes(); !slices.Equal(got, []string{"shared@rw.json"}) {
+	h.Volctl("volume", "detach", "shared", "ro")
+	h.ExpectCalls(since, "NodeUnpublishVolume")
+	h.Volctl("volume", "detach", "solo", "s")
+	h.ExpectCalls(since, "NodeUnpublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume")
+	if got := Notes(h.Host); !slices.Equal(got, []string{"shared@rw.json"}) {
 		t.Errorf("notes that are left: %q", got)
 	}
 	for _, path := range kept {
-		h.must(os.Remove(path))
+		h.Must(os.Remove(path))
 	}
-	h.volctl("volume", "detach", "shared", "rw", "--no-wait")
+	h.Volctl("volume", "detach", "shared", "rw", "--no-wait")
 }
 
 // TestKilledWhileAdopting kills an agent before or after the commit in which the agent adopts
@@ -143,62 +143,62 @@ func TestKilledWhileAdopting(t *testing.T) {
 			continue
 		}
 		t.Run(when, func(t *testing.T) {
-			h := newRecorded(t, "10s", nil)
-			h.register("a", "single-node-writer")
-			h.volctl("volume", "claim", "a")
-			h.kill()
-			since := h.mark()
-			db := filepath.Join(h.dir, "d", "state.db")
-			h.must(os.WriteFile(db, []byte("nonsense"), 0o600))
-			told := filepath.Join(h.dir, "told")
-			h.must(os.Mkdir(told, 0o700))
+			h := StartRecorded(t, "10s", nil)
+			h.Register("a", "single-node-writer")
+			h.Volctl("volume", "claim", "a")
+			h.Kill()
+			since := h.Mark()
+			db := filepath.Join(h.Dir, "d", "state.db")
+			h.Must(os.WriteFile(db, []byte("nonsense"), 0o600))
+			told := filepath.Join(h.Dir, "told")
+			h.Must(os.Mkdir(told, 0o700))
 			raw, err := json.Marshal(order{Run: 1, At: at, Agent: true, Commits: true})
-			h.must(err)
-			h.must(os.WriteFile(filepath.Join(told, "order"), raw, 0o600))
-			cmd := exec.Command("/proc/self/exe", h.args()...)
-			cmd.Env, cmd.Stderr = append(h.env, crashEnv+"="+told), h.log
+			h.Must(err)
+			h.Must(os.WriteFile(filepath.Join(told, "order"), raw, 0o600))
+			cmd := exec.Command("/proc/self/exe", h.Args()...)
+			cmd.Env, cmd.Stderr = append(h.Env, crashEnv+"="+told), h.Log
 			var exit *exec.ExitError
 			if err := cmd.Run(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				t.Fatalf("the agent ended with %v", err)
 			}
-			h.start("rec")
-			if got := h.claims(); !slices.Equal(got, []string{"a manual adopted"}) {
+			h.Start("rec")
+			if got := h.Claims(); !slices.Equal(got, []string{"a manual adopted"}) {
 				t.Errorf("claims are %q", got)
 			}
 			kept, err := filepath.Glob(db + ".damaged-*")
-			h.must(err)
-			if screen := h.volctl("node", "status"); len(kept) != 1 || !strings.Contains(screen, kept[0]) {
+			h.Must(err)
+			if screen := h.Volctl("node", "status"); len(kept) != 1 || !strings.Contains(screen, kept[0]) {
 				t.Errorf("kept are %q; node status:\n%s", kept, screen)
 			}
-			h.expect(since)
-			h.volctl("volume", "detach", "a")
+			h.ExpectCalls(since)
+			h.Volctl("volume", "detach", "a")
 		})
 	}
 }
 
-// saysLost asserts that `volctl node status`, the health API and `volctl volume status` report the
+// expectLost asserts that `volctl node status`, the health API and `volctl volume status` report the
 // lost database.
-func (h *host) saysLost(kept []string) {
-	h.t.Helper()
-	screen := h.volctl("node", "status")
-	health, err := apiclient.New(h.socket()).Health(h.t.Context())
-	h.must(err)
+func expectLost(h *Host, kept []string) {
+	h.T.Helper()
+	screen := h.Volctl("node", "status")
+	health, err := apiclient.New(h.Socket()).Health(h.T.Context())
+	h.Must(err)
 	if health.DB != "made anew" || len(health.Problems) != 1 || !strings.Contains(screen, health.Problems[0]) {
-		h.t.Errorf("health says %+v", health)
+		h.T.Errorf("health says %+v", health)
 	}
 	for _, words := range append(kept, "DB made anew", "the state database was lost", "2 volumes with 3 claims") {
 		if !strings.Contains(screen, words) {
-			h.t.Errorf("node status does not say %q:\n%s", words, screen)
+			h.T.Errorf("node status does not say %q:\n%s", words, screen)
 		}
 	}
-	if id := h.volctl("node", "status", "-q"); id != "test-host" {
-		h.t.Errorf("the node id became %q", id)
+	if id := h.Volctl("node", "status", "-q"); id != "test-host" {
+		h.T.Errorf("the node id became %q", id)
 	}
-	if screen := h.volctl("volume", "status", "shared"); !strings.Contains(screen, "2 of its claims were adopted") {
-		h.t.Errorf("volume status:\n%s", screen)
+	if screen := h.Volctl("volume", "status", "shared"); !strings.Contains(screen, "2 of its claims were adopted") {
+		h.T.Errorf("volume status:\n%s", screen)
 	}
-	if log := h.volctl("events"); !strings.Contains(log, "volume-adopted") {
-		h.t.Errorf("events:\n%s", log)
+	if log := h.Volctl("events"); !strings.Contains(log, "volume-adopted") {
+		h.T.Errorf("events:\n%s", log)
 	}
 }
 
@@ -207,155 +207,155 @@ func (h *host) saysLost(kept []string) {
 // note that the agent cannot read stays in its directory.
 func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
+	h := StartRecorded(t, "10s", nil)
 	target := map[string]string{}
 	for _, id := range []string{"gone", "there", "unexplained"} {
-		h.register(id, "single-node-writer")
-		target[id] = h.volctl("volume", "claim", id, "--alloc", "x")
+		h.Register(id, "single-node-writer")
+		target[id] = h.Volctl("volume", "claim", id, "--alloc", "x")
 	}
-	staged := decode[api.Volume](h.host, "volume", "status", "gone").StagingPath
-	h.kill()
-	since := h.mark()
-	h.must(errors.Join(syscall.Unmount(target["gone"], 0), syscall.Unmount(staged, 0)))
-	meta := filepath.Join(h.dir, "d", "csi", "rec", "meta")
-	h.must(os.Rename(filepath.Join(meta, "unexplained@x.json"), filepath.Join(meta, "bad@x.json")))
-	h.must(os.WriteFile(filepath.Join(meta, "half@x.json"), []byte(`{"format":1,"rec`), 0o600))
-	h.must(os.WriteFile(filepath.Join(h.dir, "d", "state.db"), []byte("nonsense"), 0o600))
-	h.forgetCopies()
-	mounts := h.mounts()
-	h.start("rec")
+	staged := Decode[api.Volume](h.Host, "volume", "status", "gone").StagingPath
+	h.Kill()
+	since := h.Mark()
+	h.Must(errors.Join(syscall.Unmount(target["gone"], 0), syscall.Unmount(staged, 0)))
+	meta := filepath.Join(h.Dir, "d", "csi", "rec", "meta")
+	h.Must(os.Rename(filepath.Join(meta, "unexplained@x.json"), filepath.Join(meta, "bad@x.json")))
+	h.Must(os.WriteFile(filepath.Join(meta, "half@x.json"), []byte(`{"format":1,"rec`), 0o600))
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "d", "state.db"), []byte("nonsense"), 0o600))
+	RemoveCopies(h.Host)
+	mounts := h.Mounts()
+	h.Start("rec")
 
-	if h.volctl("volume", "list", "-q") != "gone\nthere" {
-		t.Errorf("volumes are\n%s", h.volctl("volume", "list"))
+	if h.Volctl("volume", "list", "-q") != "gone\nthere" {
+		t.Errorf("volumes are\n%s", h.Volctl("volume", "list"))
 	}
-	if now := h.mounts(); now != mounts {
+	if now := h.Mounts(); now != mounts {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
 	// The agent still makes the undo calls for the claim whose mounts are gone.
-	h.volctl("wait", "--volume", "gone", "--for", "free", "--timeout", "20s")
-	if got := h.claims(); !slices.Equal(got, []string{"there x adopted"}) {
+	h.Volctl("wait", "--volume", "gone", "--for", "free", "--timeout", "20s")
+	if got := h.Claims(); !slices.Equal(got, []string{"there x adopted"}) {
 		t.Errorf("claims are %q", got)
 	}
-	h.expect(since, "NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume")
-	if got := h.notes(); !slices.Contains(got, "bad@x.json") || !slices.Contains(got, "half@x.json") {
+	h.ExpectCalls(since, "NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume")
+	if got := Notes(h.Host); !slices.Contains(got, "bad@x.json") || !slices.Contains(got, "half@x.json") {
 		t.Errorf("notes that are left: %q", got)
 	}
-	h.register("unexplained", "single-node-writer")
-	if r := h.try("volume", "claim", "unexplained", "--alloc", "x", "--timeout", "2s"); r.code == 0 {
+	h.Register("unexplained", "single-node-writer")
+	if r := h.Try("volume", "claim", "unexplained", "--alloc", "x", "--timeout", "2s"); r.Code == 0 {
 		t.Error("a mount that nobody explains is used")
 	}
-	if now := h.mounts(); now != mounts {
+	if now := h.Mounts(); now != mounts {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
-	h.volctl("volume", "detach", "there", "x")
+	h.Volctl("volume", "detach", "there", "x")
 }
 
 // TestAdoptsWhatHangs checks that the agent adopts a mount whose file system does not answer. The
 // agent needs only the mount table to identify the mount.
 func TestAdoptsWhatHangs(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("a", "multi-node-multi-writer")
-	target := h.volctl("volume", "claim", "a", "--alloc", "x")
-	h.volctl("volume", "claim", "a", "--alloc", "y")
-	h.kill()
-	since := h.mark()
+	h := StartRecorded(t, "10s", nil)
+	h.Register("a", "multi-node-multi-writer")
+	target := h.Volctl("volume", "claim", "a", "--alloc", "x")
+	h.Volctl("volume", "claim", "a", "--alloc", "y")
+	h.Kill()
+	since := h.Mark()
 	// Replace the target's mount by a FUSE file system without a server. Change the note to
 	// describe this file system.
-	h.must(syscall.Unmount(target, 0))
+	h.Must(syscall.Unmount(target, 0))
 	fuse, err := syscall.Open("/dev/fuse", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
-	h.must(err)
-	h.must(syscall.Mount("hung", target, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse)))
-	path := filepath.Join(h.dir, "d", "csi", "rec", "meta", "a@x.json")
+	h.Must(err)
+	h.Must(syscall.Mount("hung", target, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse)))
+	path := filepath.Join(h.Dir, "d", "csi", "rec", "meta", "a@x.json")
 	raw, err := os.ReadFile(path)
-	h.must(err)
+	h.Must(err)
 	var n volume.Note
-	h.must(json.Unmarshal(raw, &n))
-	for line := range strings.Lines(h.mounts()) {
+	h.Must(json.Unmarshal(raw, &n))
+	for line := range strings.Lines(h.Mounts()) {
 		if f := strings.Fields(line); f[4] == target {
 			n.Claim.Mount.Device, n.Claim.Mount.Root, n.Claim.Mount.FSType = f[2], f[3], "fuse"
 		}
 	}
 	raw, err = json.Marshal(n)
-	h.must(err)
-	h.must(os.WriteFile(path, raw, 0o600))
-	h.must(os.Remove(filepath.Join(h.dir, "d", "state.db")))
-	h.start("rec")
-	if got := h.claims(); !slices.Equal(got, []string{"a x adopted", "a y adopted"}) {
+	h.Must(err)
+	h.Must(os.WriteFile(path, raw, 0o600))
+	h.Must(os.Remove(filepath.Join(h.Dir, "d", "state.db")))
+	h.Start("rec")
+	if got := h.Claims(); !slices.Equal(got, []string{"a x adopted", "a y adopted"}) {
 		t.Errorf("claims are %q", got)
 	}
-	h.expect(since)
-	h.kill()
-	h.must(errors.Join(syscall.Close(fuse), syscall.Unmount(target, 0)))
+	h.ExpectCalls(since)
+	h.Kill()
+	h.Must(errors.Join(syscall.Close(fuse), syscall.Unmount(target, 0)))
 }
 
 // TestLostElsewhere starts an agent in a mount namespace without the mounts that the notes
 // describe. The agent adopts nothing and sends no CSI call. A later agent that sees these mounts
 // adopts the claims.
 func TestLostElsewhere(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("a", "single-node-writer")
-	h.volctl("volume", "claim", "a")
-	h.kill()
-	since := h.mark()
-	h.must(os.Remove(filepath.Join(h.dir, "d", "state.db")))
+	h := StartRecorded(t, "10s", nil)
+	h.Register("a", "single-node-writer")
+	h.Volctl("volume", "claim", "a")
+	h.Kill()
+	since := h.Mark()
+	h.Must(os.Remove(filepath.Join(h.Dir, "d", "state.db")))
 
-	moved := filepath.Join(h.dir, "e")
+	moved := filepath.Join(h.Dir, "e")
 	meta := filepath.Join("csi", "rec", "meta")
-	h.must(os.MkdirAll(filepath.Join(moved, meta), 0o711))
-	copyFile(t, filepath.Join(h.dir, "d", meta, "a@manual.json"), filepath.Join(moved, meta, "a@manual.json"))
-	if out := h.refuse("--data-dir", moved); !strings.Contains(out, "move it back") {
+	h.Must(os.MkdirAll(filepath.Join(moved, meta), 0o711))
+	CopyFile(t, filepath.Join(h.Dir, "d", meta, "a@manual.json"), filepath.Join(moved, meta, "a@manual.json"))
+	if out := h.StartFails("--data-dir", moved); !strings.Contains(out, "move it back") {
 		t.Errorf("a moved data dir: %s", out)
 	}
 
-	h.wrap = []string{"unshare", "-m", "--propagation", "private"}
-	h.start()
-	if screen := h.volctl("node", "status"); !strings.Contains(screen, "another mount namespace") {
+	h.Wrapper = []string{"unshare", "-m", "--propagation", "private"}
+	h.Start()
+	if screen := h.Volctl("node", "status"); !strings.Contains(screen, "another mount namespace") {
 		t.Errorf("node status:\n%s", screen)
 	}
-	h.must(h.signal(syscall.SIGTERM))
-	h.wrap = nil
-	h.start("rec")
-	if got := h.claims(); !slices.Equal(got, []string{"a manual adopted"}) {
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Wrapper = nil
+	h.Start("rec")
+	if got := h.Claims(); !slices.Equal(got, []string{"a manual adopted"}) {
 		t.Errorf("claims are %q", got)
 	}
-	h.expect(since)
-	h.volctl("volume", "detach", "a")
+	h.ExpectCalls(since)
+	h.Volctl("volume", "detach", "a")
 }
 
 // TestRefusedDatabase checks that the agent refuses to start with a database that is intact but
 // unusable, such as the database of a newer release. The agent does not change the file.
 func TestRefusedDatabase(t *testing.T) {
-	h := newHost(t)
-	h.start("local")
-	h.volctl("volume", "create", "a", "--plugin", "local")
-	h.volctl("volume", "claim", "a")
-	h.must(h.signal(syscall.SIGTERM))
-	db := filepath.Join(h.dir, "d", "state.db")
+	h := NewHost(t)
+	h.Start("local")
+	h.Volctl("volume", "create", "a", "--plugin", "local")
+	h.Volctl("volume", "claim", "a")
+	h.Must(h.Signal(syscall.SIGTERM))
+	db := filepath.Join(h.Dir, "d", "state.db")
 	raw, err := os.ReadFile(db)
-	h.must(err)
+	h.Must(err)
 	newer := bytes.Clone(raw)
-	h.must(os.WriteFile(db, newer, 0o600))
-	h.must(bump(db))
+	h.Must(os.WriteFile(db, newer, 0o600))
+	h.Must(bump(db))
 	newer, err = os.ReadFile(db)
-	h.must(err)
-	if out := h.refuse(); !strings.Contains(out, "schema 9, this one knows 1") {
+	h.Must(err)
+	if out := h.StartFails(); !strings.Contains(out, "schema 9, this one knows 1") {
 		t.Errorf("a newer schema: %s", out)
 	}
 	if now, err := os.ReadFile(db); err != nil || !bytes.Equal(now, newer) {
 		t.Errorf("the newer file was changed (%v)", err)
 	}
-	h.must(os.WriteFile(db, raw, 0o600))
+	h.Must(os.WriteFile(db, raw, 0o600))
 	held, err := statedb.Open(db, statedb.Options{})
-	h.must(err)
-	if out := h.refuse(); !strings.Contains(out, "another volagent") {
+	h.Must(err)
+	if out := h.StartFails(); !strings.Contains(out, "another volagent") {
 		t.Errorf("a file that is held: %s", out)
 	}
-	h.must(held.Close())
+	h.Must(held.Close())
 	if kept, err := filepath.Glob(db + ".*"); err != nil || len(kept) > 0 {
 		t.Errorf("set aside: %q (%v)", kept, err)
 	}
-	h.start("local")
-	if got := h.claims(); !slices.Equal(got, []string{"a manual"}) {
+	h.Start("local")
+	if got := h.Claims(); !slices.Equal(got, []string{"a manual"}) {
 		t.Errorf("claims are %q", got)
 	}
 }

@@ -155,17 +155,17 @@ func (a *automount) stop() {
 // agent must not enter the directory, because it would wait too. The agent unmounts only its own
 // mount, never the autofs mount. It also remounts the volume without a request.
 func TestAutomount(t *testing.T) {
-	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
-	h.register("data", "single-node-writer")
-	at := h.dir + "/at-data"
-	h.must(os.Mkdir(at, 0o755))
+	h := StartRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
+	h.Register("data", "single-node-writer")
+	at := h.Dir + "/at-data"
+	h.Must(os.Mkdir(at, 0o755))
 	auto := newAutomount(t, at)
 	walk := func() (wait func()) {
 		var out bytes.Buffer
 		ls := exec.Command("ls", at+"/")
 		ls.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		ls.Stdout, ls.Stderr = &out, &out
-		h.must(ls.Start())
+		h.Must(ls.Start())
 		return func() {
 			if err := ls.Wait(); err != nil || !strings.Contains(out.String(), "file") {
 				t.Errorf("who walked there: %v, %s", err, out.String())
@@ -178,49 +178,49 @@ func TestAutomount(t *testing.T) {
 		dir := auto.asked()
 		fd := int(dir.Fd())
 		for range 2 { // the second call finds the volume mounted
-			if _, err := h.mountAt("data", auto.cmd.Process.Pid, func(r *api.ClaimRequest) { r.AtFD = &fd }); err != nil {
+			if _, err := mountAt(h, "data", auto.cmd.Process.Pid, func(r *api.ClaimRequest) { r.AtFD = &fd }); err != nil {
 				t.Fatal(err)
 			}
 		}
-		h.must(dir.Close())
+		h.Must(dir.Close())
 		if line := lastLine(h, at); !strings.Contains(line, "fuse") {
 			t.Errorf("mounted is %s", line)
 		}
-		target := h.volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")
-		h.must(os.WriteFile(target+"/file", nil, 0o644))
+		target := h.Volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")
+		h.Must(os.WriteFile(target+"/file", nil, 0o644))
 		auto.answer()
 		walked()
 	}
 	mount()
-	h.umount(at)
-	h.awaitFree("data")
+	umount(h, at)
+	h.AwaitFree("data")
 	if line := lastLine(h, at); !strings.Contains(line, "autofs") {
 		t.Errorf("after an unmount there is %s", line)
 	}
 	mount()
-	h.must(syscall.Kill(h.pluginPID("rec"), syscall.SIGKILL))
-	h.await("another mount", func() bool {
-		return strings.Count(h.volctl("events", "--volume", "data", "-n", "500"), "bound at "+at) >= 3
+	h.Must(syscall.Kill(h.PluginPID("rec"), syscall.SIGKILL))
+	h.Await("another mount", func() bool {
+		return strings.Count(h.Volctl("events", "--volume", "data", "-n", "500"), "bound at "+at) >= 3
 	})
-	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
-	h.volctl("volume", "detach", "data", "--force")
+	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
+	h.Volctl("volume", "detach", "data", "--force")
 	if line := lastLine(h, at); !strings.Contains(line, "autofs") {
 		t.Errorf("after a detach there is %s", line)
 	}
-	if out := h.volctl("events", "--volume", "data", "-n", "500"); strings.Contains(out, "no answer") || strings.Count(out, "owner-gone") != 1 {
+	if out := h.Volctl("events", "--volume", "data", "-n", "500"); strings.Contains(out, "no answer") || strings.Count(out, "owner-gone") != 1 {
 		t.Errorf("somebody waited, or a claim was released too many times:\n%s", out)
 	}
-	log, err := os.ReadFile(h.log.Name())
-	h.must(err)
+	log, err := os.ReadFile(h.Log.Name())
+	h.Must(err)
 	if bytes.Contains(log, []byte("no answer")) {
 		t.Errorf("the agent waited:\n%s", log)
 	}
 }
 
 // lastLine returns the last line of the mount table for the given directory.
-func lastLine(h recorded, at string) (last string) {
+func lastLine(h Recorded, at string) (last string) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
-	h.must(err)
+	h.Must(err)
 	for line := range strings.Lines(string(raw)) {
 		if strings.Fields(line)[4] == at {
 			last = line

@@ -14,7 +14,7 @@ import (
 // no container there can refer to them.
 func TestRestoreRuntime(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, &box{name: "docker"}) // the test needs no docker daemon
+	s := newServed(t, &Box{Name: "docker"}) // the test needs no docker daemon
 	call := func(method, name, id string, opts map[string]string) map[string]any {
 		t.Helper()
 		code, answer := s.call("VolumeDriver."+method, map[string]any{"Name": name, "ID": id, "Opts": opts})
@@ -26,20 +26,20 @@ func TestRestoreRuntime(t *testing.T) {
 	call("Create", "data", "", map[string]string{"plugin": "local", "ro": "true"})
 	call("Create", "mine", "", map[string]string{"plugin": "local"})
 	path := fmt.Sprint(call("Mount", "data", "c1", nil)["Mountpoint"])
-	file := s.backup()
+	file := Backup(s.Host)
 	call("Mount", "data", "c2", nil)
-	mounts := s.mounts()
-	s.lose()
-	s.start("local")
+	mounts := s.Mounts()
+	LoseState(s.Host)
+	s.Start("local")
 	s.holds()
-	if _, out := s.restored(0, file); out["docker data"] != api.OutcomeRestored || out["docker mine"] != api.OutcomeRestored {
+	if _, out := Restore(s.Host, 0, file); out["docker data"] != api.OutcomeRestored || out["docker mine"] != api.OutcomeRestored {
 		t.Fatalf("got %v", out)
 	}
 	s.holds("data docker mounted docker 2")
-	if got := s.mounts(); got != mounts {
+	if got := s.Mounts(); got != mounts {
 		t.Errorf("the mounts are\n%s\nand were\n%s", got, mounts)
 	}
-	if _, out := s.restored(0, file); out["docker data"] != api.OutcomePresent {
+	if _, out := Restore(s.Host, 0, file); out["docker data"] != api.OutcomePresent {
 		t.Errorf("the second time: %v", out)
 	}
 	call("Unmount", "data", "c1", nil) // c2 still uses the volume, although no list shows c2
@@ -55,13 +55,13 @@ func TestRestoreRuntime(t *testing.T) {
 	}
 	s.clean()
 
-	o := newHost(t)
-	o.flags, o.more = []string{"--node-id"}, []string{"--node-id", "other"}
-	o.start("local")
-	if _, out := o.restored(0, file); out["docker data"] != api.OutcomeRestored {
+	o := NewHost(t)
+	o.OmitFlags, o.MoreArgs = []string{"--node-id"}, []string{"--node-id", "other"}
+	o.Start("local")
+	if _, out := Restore(o, 0, file); out["docker data"] != api.OutcomeRestored {
 		t.Fatalf("got %v", out)
 	}
-	if out, code := o.inspect(); code != 0 || !strings.Contains(out, `name "data" of docker  volume "data"  without references`) {
+	if out, code := Inspect(o); code != 0 || !strings.Contains(out, `name "data" of docker  volume "data"  without references`) {
 		t.Errorf("inspect: exit %d\n%s", code, out)
 	}
 }

@@ -49,26 +49,26 @@ var (
 // other plugins continue to work.
 func TestBadPlugins(t *testing.T) {
 	t.Parallel()
-	h := prepared(t, "10s", nil)
-	silent := csitest.Config{Base: filepath.Join(h.dir, "s")}
-	h.must(os.Mkdir(silent.Base, 0o755))
+	h := NewRecorded(t, "10s", nil)
+	silent := csitest.Config{Base: filepath.Join(h.Dir, "s")}
+	h.Must(os.Mkdir(silent.Base, 0o755))
 	_, err := silent.Faults().Add(csitest.Fault{Method: csitest.Probe, Hang: true, Times: -1})
-	h.must(err)
+	h.Must(err)
 	env, err := silent.Environment()
-	h.must(err)
+	h.Must(err)
 	self, err := os.Executable()
-	h.must(err)
+	h.Must(err)
 	_, config, _ := strings.Cut(env[0], "=")
-	fill := strings.NewReplacer("{dir}", h.dir, "{self}", self, "{silent}", config).Replace
+	fill := strings.NewReplacer("{dir}", h.Dir, "{self}", self, "{silent}", config).Replace
 	for _, bad := range badPlugins {
 		text := fill(bad.text)
 		if !strings.HasPrefix(text, "id: ") && bad.file != "garbage" {
 			text = "id: " + bad.file + "\n" + text
 		}
-		h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", bad.file+".yaml"), []byte(text+"\n"), 0o644))
+		h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", bad.file+".yaml"), []byte(text+"\n"), 0o644))
 	}
-	h.start("rec", "local")
-	client := apiclient.New(h.socket())
+	h.Start("rec", "local")
+	client := apiclient.New(h.Socket())
 	for _, bad := range badPlugins {
 		id := bad.shown
 		if id == "" {
@@ -77,7 +77,7 @@ func TestBadPlugins(t *testing.T) {
 		var last string
 		seen := func() bool {
 			p, err := client.Plugin(t.Context(), id)
-			h.must(err)
+			h.Must(err)
 			last = fmt.Sprintf("%s: %s", p.State, p.Reason)
 			for _, state := range bad.states {
 				if p.State == state && strings.Contains(p.Reason, fill(bad.says)) {
@@ -91,14 +91,14 @@ func TestBadPlugins(t *testing.T) {
 				t.Fatalf("plugin %q is %s; want %v with %q", id, last, bad.states, fill(bad.says))
 			}
 		}
-		h.exits(0, fill(bad.says), "plugin", "status", id)
+		h.ExpectExit(0, fill(bad.says), "plugin", "status", id)
 	}
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.volctl("volume", "create", "own", "--plugin", "local")
-	h.volctl("volume", "claim", "own", "--alloc", "a")
-	h.volctl("volume", "detach", "data", "a")
-	h.volctl("volume", "detach", "own", "a")
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Volctl("volume", "create", "own", "--plugin", "local")
+	h.Volctl("volume", "claim", "own", "--alloc", "a")
+	h.Volctl("volume", "detach", "data", "a")
+	h.Volctl("volume", "detach", "own", "a")
 	for _, id := range []string{"rec", "local"} {
 		if p, err := client.Plugin(t.Context(), id); err != nil || p.Restarts != 0 || p.State != api.PluginReady {
 			t.Errorf("plugin %q: %+v, %v", id, p, err)

@@ -79,7 +79,7 @@ func (g *guest) mounted(id string) bool {
 	g.t.Helper()
 	claimed := strings.Fields(g.run("volctl", "claim", "list", "--volume", id, "-o", "go-template={{range .}}{{.alloc}} {{.state}} {{.at}} {{end}}"))
 	there := g.try("findmnt", "--noheadings", "-o", "FSTYPE", "/srv/"+id)
-	types := strings.Fields(there.out)
+	types := strings.Fields(there.Out)
 	is := len(types) > 0 && types[len(types)-1] != "autofs"
 	if is != slices.Equal(claimed, []string{"srv-" + id + ".mount", "mounted", "/srv/" + id}) {
 		g.t.Errorf("%s is mounted: %t, and its claims are %q", id, is, claimed)
@@ -108,7 +108,7 @@ func (g *guest) testBootMounts() {
 		}
 	}
 	for _, id := range []string{"data", "gen"} {
-		g.await("the writer to write to "+id, func() bool { return strings.Contains(g.try("cat", "/srv/"+id+"/log").out, "on") })
+		g.await("the writer to write to "+id, func() bool { return strings.Contains(g.try("cat", "/srv/"+id+"/log").Out, "on") })
 	}
 	for id, words := range map[string]string{
 		"none": `cannot mount volume "none" at /srv/none: no volume "none"`,
@@ -202,7 +202,7 @@ func (g *guest) testMistake() {
 	good := g.run("cat", path)
 	g.write(path, "log_levl: debug\n")
 	running := g.run("systemctl", "show", "-P", "MainPID", "volagent")
-	if r := g.try("systemctl", "reload", "volagent"); r.code == 0 {
+	if r := g.try("systemctl", "reload", "volagent"); r.Code == 0 {
 		g.t.Error("the reload succeeds")
 	}
 	const mistake = path + `:1: unknown key "log_levl"`
@@ -212,11 +212,11 @@ func (g *guest) testMistake() {
 	}
 	g.run("volctl", "plugin", "list")
 
-	if r := g.try("systemctl", "restart", "volagent"); r.code == 0 {
+	if r := g.try("systemctl", "restart", "volagent"); r.Code == 0 {
 		g.t.Error("the restart succeeds")
 	}
-	if r := g.try("volctl", "plugin", "list"); r.code != 7 || !strings.Contains(r.err, mistake) || !strings.Contains(r.err, `did you mean "log_level"?`) {
-		g.t.Errorf("exit %d\n%s", r.code, r.err)
+	if r := g.try("volctl", "plugin", "list"); r.Code != 7 || !strings.Contains(r.Err, mistake) || !strings.Contains(r.Err, `did you mean "log_level"?`) {
+		g.t.Errorf("exit %d\n%s", r.Code, r.Err)
 	}
 	g.write(path, good+"\n")
 	g.run("systemctl", "restart", "volagent")

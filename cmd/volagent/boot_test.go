@@ -48,11 +48,11 @@ func installable(t testing.TB) (packages map[string]string, plugin string) {
 	m.Lock()
 	defer m.Unlock()
 	if m.packages == nil {
-		m.packages = packaged(t, filepath.Join(binDir, "dist"), "../..", "1.0.0", 0o022)
+		m.packages = packaged(t, filepath.Join(BinDir, "dist"), "../..", "1.0.0", 0o022)
 	}
 	if m.plugin == "" {
-		built(t, filepath.Join(binDir, "dist", "csitest"), "test", "-c", "../../volmgr/csitest")
-		m.plugin = filepath.Join(binDir, "dist", "csitest")
+		built(t, filepath.Join(BinDir, "dist", "csitest"), "test", "-c", "../../volmgr/csitest")
+		m.plugin = filepath.Join(BinDir, "dist", "csitest")
 	}
 	return m.packages, m.plugin
 }

@@ -15,12 +15,12 @@ import (
 
 // startBox starts a docker daemon for this run. The daemon uses the agent as a volume plugin.
 func (c *chaos) startBox() {
-	c.t.Helper()
-	c.must(showPlugins())
-	c.driver = "csi" + filepath.Base(c.dir)
-	c.must(os.WriteFile(filepath.Join(c.dir, "volagent.yaml"), []byte("docker_socket: "+filepath.Join(dockerPlugins, c.driver+".sock")+"\n"), 0o644))
-	c.box = ownBox(c.t, &box{name: "docker", plain: true})
-	c.env = append(c.env, c.box.env...)
+	c.T.Helper()
+	c.Must(ShowPlugins())
+	c.driver = "csi" + filepath.Base(c.Dir)
+	c.Must(os.WriteFile(filepath.Join(c.Dir, "volagent.yaml"), []byte("docker_socket: "+filepath.Join(DockerPlugins, c.driver+".sock")+"\n"), 0o644))
+	c.box = OwnBox(c.T, &Box{Name: "docker", Plain: true})
+	c.Env = append(c.Env, c.box.Env...)
 }
 
 // killBox kills dockerd and its containerd processes, and then restarts dockerd.
@@ -30,15 +30,15 @@ func (c *chaos) killBox() error {
 	}
 	c.boxMu.Lock()
 	defer c.boxMu.Unlock()
-	if err := c.box.daemon.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := c.box.Daemon.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	_ = c.box.daemon.Wait() // the daemon was killed
+	_ = c.box.Daemon.Wait() // the daemon was killed
 	c.count.add("dockerd kills")
-	for _, pid := range processesOf(c.box.dir) {
+	for _, pid := range processesOf(c.box.Dir) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended
 	}
-	if err := c.box.startDaemon(); err != nil {
+	if err := c.box.StartDaemon(); err != nil {
 		return fmt.Errorf("dockerd does not start again: %w", err)
 	}
 	return nil
@@ -62,7 +62,7 @@ func processesOf(dir string) (pids []int) {
 func (k *chaosClient) docker(args ...string) (string, error) {
 	k.boxMu.RLock()
 	defer k.boxMu.RUnlock()
-	return k.box.run(args...)
+	return k.box.Run(args...)
 }
 
 // runContainer starts a container that uses one of the served volumes. If the client already has a
@@ -76,7 +76,7 @@ func (k *chaosClient) runContainer(_ context.Context, dice *rand.Rand) error {
 		k.names++
 		name := fmt.Sprintf("%s-%d.%s", k.name, k.names, k.driver)
 		out, err := k.docker("run", "-d", "--name", name, "--network", "none", "--stop-timeout", "1", "--volume-driver", k.driver,
-			"-v", s.name+":/data", shellImage, "exec /bin/busybox sleep 10000")
+			"-v", s.name+":/data", ShellImage, "exec /bin/busybox sleep 10000")
 		s.log("%s started container %s: %v %s", k.name, name, err, out)
 		k.holding, k.inside = name, s
 		if err != nil {
@@ -99,7 +99,7 @@ func (k *chaosClient) writeInside(name string, s *chaosStorage) error {
 	words := fmt.Sprintf("base64 -d > /data/%[1]s.next && sync /data/%[1]s.next && mv /data/%[1]s.next /data/%[1]s && sync /data", writer)
 	k.boxMu.RLock()
 	defer k.boxMu.RUnlock()
-	cmd := k.box.command("exec", "-i", name, "/bin/busybox", "sh", "-c", strings.ReplaceAll(words, "base64", "/bin/busybox base64"))
+	cmd := k.box.Command("exec", "-i", name, "/bin/busybox", "sh", "-c", strings.ReplaceAll(words, "base64", "/bin/busybox base64"))
 	cmd.Stdin = strings.NewReader(encoded(pattern(s.name, writer, seq, patternSize(seq))))
 	out, err := cmd.CombinedOutput()
 	s.ledger.end(writer, seq, err)

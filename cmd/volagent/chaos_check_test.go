@@ -27,18 +27,18 @@ func encoded(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 // settleDown removes all faults and reads back all acknowledged data. Then it detaches all claims,
 // removes all volumes, and asserts that no leftover remains on the host.
 func (c *chaos) settleDown() {
-	c.t.Helper()
+	c.T.Helper()
 	patience := chaosSettles
 	if c.box != nil {
 		patience += chaosForgets
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.T.Context(), patience)
 	defer cancel()
-	c.must(c.cfg.Faults().Clear())
+	c.Must(c.Config.Faults().Clear())
 	c.checkRules(0)
 	if c.box != nil {
 		c.boxMu.Lock()
-		c.until(ctx, nil, "the containers to go", func() error { return c.box.removeAll() })
+		c.until(ctx, nil, "the containers to go", func() error { return c.box.RemoveAll() })
 		c.boxMu.Unlock()
 	}
 	for _, p := range []string{"rec", "local"} {
@@ -61,7 +61,7 @@ func (c *chaos) settleDown() {
 // until calls try repeatedly until it returns no error.
 func (c *chaos) until(ctx context.Context, s *chaosStorage, what string, try func() error) {
 	err := try()
-	for err != nil && rest(ctx, 100*time.Millisecond) && !c.t.Failed() {
+	for err != nil && rest(ctx, 100*time.Millisecond) && !c.T.Failed() {
 		if now := try(); ctx.Err() == nil {
 			err = now // an error from the end of ctx would hide the reason
 		}
@@ -74,8 +74,8 @@ func (c *chaos) until(ctx context.Context, s *chaosStorage, what string, try fun
 // unmountEverything unmounts the volumes on the clients' own directories. The agent may have
 // mounted a volume there after the client gave up waiting.
 func (c *chaos) unmountEverything() {
-	points, err := filepath.Glob(filepath.Join(c.dir, "at", "*"))
-	c.must(err)
+	points, err := filepath.Glob(filepath.Join(c.Dir, "at", "*"))
+	c.Must(err)
 	for _, dir := range points {
 		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) // most of these directories have no mount
 	}
@@ -95,7 +95,7 @@ func (c *chaos) detachEverything(ctx context.Context) {
 				continue
 			}
 			gone := c.api.DetachClaim(ctx, one.Volume, one.Alloc, apiclient.DetachOptions{Wait: 5 * time.Second})
-			if codeOf(gone) != api.CodeNotFound {
+			if CodeOf(gone) != api.CodeNotFound {
 				err = errors.Join(err, gone)
 			}
 		}
@@ -106,7 +106,7 @@ func (c *chaos) detachEverything(ctx context.Context) {
 // readBack compares the content of a volume with the acknowledged writes to it.
 func (c *chaos) readBack(ctx context.Context, s *chaosStorage) {
 	writers := s.ledger.writers()
-	if len(writers) == 0 || s.doomed.Load() || c.t.Failed() {
+	if len(writers) == 0 || s.doomed.Load() || c.T.Failed() {
 		return
 	}
 	c.until(ctx, s, "reading back "+s.name, func() error {
@@ -116,7 +116,7 @@ func (c *chaos) readBack(ctx context.Context, s *chaosStorage) {
 			}
 		}
 		claim, err := c.api.ClaimVolume(ctx, s.now(), "reader", api.ClaimRequest{}, 10*time.Second)
-		if codeOf(err) == api.CodeNotFound && s.isPrivate() {
+		if CodeOf(err) == api.CodeNotFound && s.isPrivate() {
 			s.rename("") // a deregister succeeded, but its answer was lost
 		}
 		if err != nil {
@@ -149,7 +149,7 @@ func (c *chaos) removeEverything(ctx context.Context) {
 			} else {
 				err = c.destroy(ctx, v.Spec.ID)
 			}
-			if codeOf(err) != api.CodeNotFound {
+			if CodeOf(err) != api.CodeNotFound {
 				errs = append(errs, err)
 			}
 		}
@@ -165,7 +165,7 @@ func (c *chaos) forgetSnapshots(ctx context.Context) error {
 	}
 	var errs []error
 	for _, s := range all.Snapshots {
-		if _, err := c.api.ForgetSnapshot(ctx, s.PluginID, cmp.Or(s.ID, s.Name)); codeOf(err) != api.CodeNotFound {
+		if _, err := c.api.ForgetSnapshot(ctx, s.PluginID, cmp.Or(s.ID, s.Name)); CodeOf(err) != api.CodeNotFound {
 			errs = append(errs, err)
 		}
 	}
@@ -176,7 +176,7 @@ func (c *chaos) forgetSnapshots(ctx context.Context) error {
 // create first, so that the agent learns the volume's external id.
 func (c *chaos) destroy(ctx context.Context, id string) error {
 	_, err := c.api.DeleteVolume(ctx, id, "")
-	if err == nil || codeOf(err) == api.CodeNotFound {
+	if err == nil || CodeOf(err) == api.CodeNotFound {
 		return err
 	}
 	v, looked := c.api.Volume(ctx, id)
@@ -209,7 +209,7 @@ func (c *chaos) leftOnHost(ctx context.Context) error {
 	for _, o := range drained.Left {
 		left = append(left, "left: "+o.Message)
 	}
-	for line := range lines(c.mounts()) {
+	for line := range Lines(c.Mounts()) {
 		left = append(left, "mounted: "+line)
 	}
 	attached, err := c.attached()
@@ -219,7 +219,7 @@ func (c *chaos) leftOnHost(ctx context.Context) error {
 
 // attached returns the volumes of the plugin "rec" whose storage is still connected to this host.
 func (c *chaos) attached() (left []string, err error) {
-	calls, err := csitest.ReadJournal(c.cfg.JournalPath())
+	calls, err := csitest.ReadJournal(c.Config.JournalPath())
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +229,7 @@ func (c *chaos) attached() (left []string, err error) {
 			continue
 		}
 		seen[one.Volume] = true
-		is, err := csitest.Attached(c.cfg, one.Volume)
+		is, err := csitest.Attached(c.Config, one.Volume)
 		if err != nil {
 			return nil, err
 		}
@@ -243,7 +243,7 @@ func (c *chaos) attached() (left []string, err error) {
 // leftBelow returns an error that names the given leftovers. It adds leftover directories, loop
 // devices and immutable directories below the run's directory.
 func (c *chaos) leftBelow(left []string) error {
-	names, err := filepath.Glob(filepath.Join(c.dir, "d", "csi", "*", "*", "*"))
+	names, err := filepath.Glob(filepath.Join(c.Dir, "d", "csi", "*", "*", "*"))
 	if err != nil {
 		return err
 	}
@@ -254,18 +254,18 @@ func (c *chaos) leftBelow(left []string) error {
 	if err != nil {
 		return err
 	}
-	for line := range lines(string(out)) {
-		if strings.Contains(line, " "+c.dir+"/") {
+	for line := range Lines(string(out)) {
+		if strings.Contains(line, " "+c.Dir+"/") {
 			left = append(left, "loop device: "+line)
 		}
 	}
-	points, err := os.ReadDir(filepath.Join(c.dir, "at"))
+	points, err := os.ReadDir(filepath.Join(c.Dir, "at"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	for _, p := range points {
-		dir := filepath.Join(c.dir, "at", p.Name())
-		if flags, err := dirFlags(dir, nil); err == nil && flags&immutable != 0 {
+		dir := filepath.Join(c.Dir, "at", p.Name())
+		if flags, err := DirFlags(dir, nil); err == nil && flags&Immutable != 0 {
 			left = append(left, "immutable: "+dir)
 		}
 	}

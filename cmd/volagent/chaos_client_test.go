@@ -48,7 +48,7 @@ func (k *chaosClient) run(ctx context.Context) {
 			return
 		}
 		k.count.add(fmt.Sprintf("%s: %s", s.kind, outcome(err)))
-		if codeOf(err) == api.CodeUnreachable {
+		if CodeOf(err) == api.CodeUnreachable {
 			_ = rest(ctx, 300*time.Millisecond) // the keeper is starting another agent
 		}
 	}
@@ -148,7 +148,7 @@ func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, 
 	}
 	c, err := k.api.ClaimVolume(ctx, id, alloc, api.ClaimRequest{}, wait)
 	s.log("%s claimed %q for %s: %v", k.name, id, alloc, err)
-	if codeOf(err) == api.CodeNotFound && s.isPrivate() {
+	if CodeOf(err) == api.CodeNotFound && s.isPrivate() {
 		s.rename("") // a deregister succeeded, but its answer was lost
 	}
 	if err != nil {
@@ -241,9 +241,9 @@ func (k *chaosClient) mountSome(dice *rand.Rand) error {
 		return err
 	}
 	drains := k.drains.Load()
-	r := k.try("mount", s.now(), dir, "-o", "alloc=m-"+k.name+",timeout="+patient(dice).String())
-	s.log("%s mounted %q: exit %d %s", k.name, s.now(), r.code, strings.TrimSpace(r.err))
-	if r.code == 0 {
+	r := k.Try("mount", s.now(), dir, "-o", "alloc=m-"+k.name+",timeout="+patient(dice).String())
+	s.log("%s mounted %q: exit %d %s", k.name, s.now(), r.Code, strings.TrimSpace(r.Err))
+	if r.Code == 0 {
 		o, err := openClaimed(s, dir)
 		if err == nil {
 			err = k.same(o)
@@ -256,11 +256,11 @@ func (k *chaosClient) mountSome(dice *rand.Rand) error {
 			k.fail(s, "%s has mounted volume %q at %s, and cannot use it: %v", k.name, s.now(), dir, err)
 		}
 	}
-	if out := k.try("umount", dir); out.code != 0 && syscall.Unmount(dir, unix.UMOUNT_NOFOLLOW) == nil {
-		s.log("%s unmounted it by itself: %s", k.name, strings.TrimSpace(out.err))
+	if out := k.Try("umount", dir); out.Code != 0 && syscall.Unmount(dir, unix.UMOUNT_NOFOLLOW) == nil {
+		s.log("%s unmounted it by itself: %s", k.name, strings.TrimSpace(out.Err))
 	}
-	if r.code != 0 {
-		return &api.Error{Code: api.Code(fmt.Sprintf("exit %d", r.code)), Message: r.err}
+	if r.Code != 0 {
+		return &api.Error{Code: api.Code(fmt.Sprintf("exit %d", r.Code)), Message: r.Err}
 	}
 	return nil
 }

@@ -16,12 +16,12 @@ import (
 // prepareVolumes creates the volumes that all clients share: file systems and raw devices of both
 // plugins.
 func (c *chaos) prepareVolumes() {
-	c.t.Helper()
+	c.T.Helper()
 	for i := range 6 {
 		c.shared = append(c.shared, newStorage(fmt.Sprintf("ext/s%d", i), "rec", i >= 4))
 	}
 	for _, s := range c.shared {
-		c.must(c.registerAs(c.t.Context(), s, s.name[len("ext/"):]))
+		c.Must(c.registerAs(c.T.Context(), s, s.name[len("ext/"):]))
 	}
 	for _, one := range []struct{ id, mode, fs string }{
 		{"image", "file-system", "ext4"}, {"served", "file-system", "ext4"}, {"files", "file-system", ""}, {"raw", "block-device", ""},
@@ -37,8 +37,8 @@ func (c *chaos) prepareVolumes() {
 		case one.fs != "":
 			spec.MountOptions = &api.MountOptions{FSType: one.fs}
 		}
-		_, err := c.api.CreateVolumeWithin(c.t.Context(), spec, time.Minute)
-		c.must(err)
+		_, err := c.api.CreateVolumeWithin(c.T.Context(), spec, time.Minute)
+		c.Must(err)
 		s.rename(one.id)
 		c.served = append(c.served, s)
 	}
@@ -51,7 +51,7 @@ func (k *chaosClient) create(ctx context.Context, dice *rand.Rand) error {
 	}
 	k.names++
 	id := fmt.Sprintf("n-%s-%d", k.name, k.names)
-	spec := spec(id, "")
+	spec := MultiWriterSpec(id, "")
 	spec.CapacityMin = 1 << 20
 	plugin := "rec"
 	if dice.IntN(4) == 0 {
@@ -78,11 +78,11 @@ func (k *chaosClient) remove(ctx context.Context, dice *rand.Rand) error {
 		return k.detach(ctx, s, k.name, apiclient.DetachOptions{Wait: patient(dice)})
 	}
 	err := k.destroy(ctx, s.now())
-	if codeOf(err) != api.CodeRefused {
+	if CodeOf(err) != api.CodeRefused {
 		s.doomed.Store(true)
 	}
 	s.log("%s deleted it: %v", k.name, err)
-	if err == nil || codeOf(err) == api.CodeNotFound {
+	if err == nil || CodeOf(err) == api.CodeNotFound {
 		k.made = slices.DeleteFunc(k.made, func(o *chaosStorage) bool { return o == s })
 		k.forget(s)
 	}
@@ -125,11 +125,11 @@ func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	if dice.IntN(2) == 0 {
 		late(&f, dice)
 	}
-	ids, err := k.cfg.Faults().Add(f)
+	ids, err := k.Config.Faults().Add(f)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = k.cfg.Faults().Remove(ids...) }() // the next Add reports the same failure
+	defer func() { _ = k.Config.Faults().Remove(ids...) }() // the next Add reports the same failure
 	k.mustBeAttached(o)
 	wait := time.Duration(dice.IntN(2)) * fraction(dice, 0, 1.5)
 	err = k.detach(ctx, s, k.name, apiclient.DetachOptions{Wait: wait})

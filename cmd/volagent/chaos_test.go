@@ -40,7 +40,7 @@ const (
 
 // chaos is one run with an agent, two plugins, a container runtime, clients and faults.
 type chaos struct {
-	recorded
+	Recorded
 	api    *apiclient.Client
 	seed   uint64
 	all    bool // the run includes all kinds of steps
@@ -50,7 +50,7 @@ type chaos struct {
 	mu     sync.Mutex
 	others []*chaosStorage // volumes that clients created
 	agent  agentKeeper
-	box    *box         // nil in a run without containers
+	box    *Box         // nil in a run without containers
 	boxMu  sync.RWMutex // held for writing while dockerd restarts
 	driver string       // name of the agent's volume plugin in docker
 	drains atomic.Int64 // number of drains that have started
@@ -120,19 +120,19 @@ func TestChaos(t *testing.T) {
 func newChaos(t *testing.T) *chaos {
 	t.Helper()
 	c := &chaos{seed: *chaosSeed, all: *chaosFor > 0, failed: func() {}}
-	c.recorded = prepared(t, chaosDeadline.String(), func(cfg *csitest.Config) {
-		growing(nil)(cfg)
-		snapshooter(cfg)
+	c.Recorded = NewRecorded(t, chaosDeadline.String(), func(cfg *csitest.Config) {
+		WithExpansion(nil)(cfg)
+		WithSnapshots(cfg)
 		cfg.GroupSnapshot, cfg.Lists, cfg.Get = false, true, true
 		cfg.PublishedNodes = *chaosSeed%2 == 0
 		cfg.LoopDevices = true     // the agent checks which processes use a device
 		cfg.Images = privatePrefix // the agent also checks the devices of lazily unmounted volumes
 	})
-	c.must(os.WriteFile(filepath.Join(c.dir, "plugins.d", "local.yaml"), fmt.Appendf(nil, "id: local\nbuiltin: local\ntimeouts: {node: %[1]s, controller: %[1]s}\n", chaosLocal), 0o644))
+	c.Must(os.WriteFile(filepath.Join(c.Dir, "plugins.d", "local.yaml"), fmt.Appendf(nil, "id: local\nbuiltin: local\ntimeouts: {node: %[1]s, controller: %[1]s}\n", chaosLocal), 0o644))
 	t.Cleanup(c.shortLog)
-	c.api = apiclient.New(c.socket())
+	c.api = apiclient.New(c.Socket())
 	t.Cleanup(c.api.Close)
-	c.flags, c.more = []string{"--log-level"}, []string{"--log-level", "info"}
+	c.OmitFlags, c.MoreArgs = []string{"--log-level"}, []string{"--log-level", "info"}
 	if c.wants(doRun) {
 		c.startBox()
 	}
@@ -150,9 +150,9 @@ func (c *chaos) wants(kind clientKind) bool {
 // volume.
 func (c *chaos) fail(s *chaosStorage, format string, args ...any) {
 	c.failOnce.Do(func() {
-		c.t.Errorf("seed %d: %s", c.seed, fmt.Sprintf(format, args...))
+		c.T.Errorf("seed %d: %s", c.seed, fmt.Sprintf(format, args...))
 		if s != nil {
-			c.t.Errorf("the history of %q (the newest lines):\n%s\nthe plugin's calls for it:\n%s", s.name, s.told(), c.callsOf(s.name))
+			c.T.Errorf("the history of %q (the newest lines):\n%s\nthe plugin's calls for it:\n%s", s.name, s.told(), c.callsOf(s.name))
 		}
 		c.failed()
 	})
@@ -160,7 +160,7 @@ func (c *chaos) fail(s *chaosStorage, format string, args ...any) {
 
 // callsOf returns the last 60 calls that changed the given volume.
 func (c *chaos) callsOf(name string) string {
-	j, err := csitest.LoadJournal(c.cfg.JournalPath())
+	j, err := csitest.LoadJournal(c.Config.JournalPath())
 	if err != nil {
 		return err.Error()
 	}
@@ -183,7 +183,7 @@ func (c *chaos) watchRules(ctx context.Context) {
 // checkRules fails the run if the plugin's journal shows a violation of CSI. It returns the offset
 // up to which it has read the journal.
 func (c *chaos) checkRules(from int64) int64 {
-	broken, next, err := csitest.ViolationsSince(c.cfg.JournalPath(), from)
+	broken, next, err := csitest.ViolationsSince(c.Config.JournalPath(), from)
 	if err != nil {
 		c.fail(nil, "%v", err)
 	}
@@ -242,7 +242,7 @@ func (c *chaos) isAttached(s *chaosStorage) (bool, error) {
 	if s.plugin != "rec" {
 		return true, nil
 	}
-	return csitest.Attached(c.cfg, s.name)
+	return csitest.Attached(c.Config, s.name)
 }
 
 // same returns an error unless the open file belongs to the expected volume.
@@ -251,7 +251,7 @@ func (c *chaos) same(o *opened) error {
 		return nil
 	}
 	var is, device unix.Stat_t
-	if dev := csitest.DeviceOf(c.cfg, o.s.name); dev != "" {
+	if dev := csitest.DeviceOf(c.Config, o.s.name); dev != "" {
 		if err := errors.Join(unix.Fstat(int(o.file.Fd()), &is), unix.Stat(dev, &device)); err != nil {
 			return err
 		}
@@ -260,7 +260,7 @@ func (c *chaos) same(o *opened) error {
 		}
 		return nil
 	}
-	want, err := os.Stat(csitest.DataDir(c.cfg, o.s.name))
+	want, err := os.Stat(csitest.DataDir(c.Config, o.s.name))
 	if err != nil {
 		return err
 	}
@@ -274,9 +274,9 @@ func (c *chaos) same(o *opened) error {
 	return nil
 }
 
-// registerAs registers a storage volume of the plugin "rec" under the given volume id.
+// RegisterAs registers a storage volume of the plugin "rec" under the given volume id.
 func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) error {
-	spec := spec(id, s.name)
+	spec := MultiWriterSpec(id, s.name)
 	if s.raw {
 		spec.Capabilities[0].AttachmentMode = "block-device"
 	}
@@ -299,20 +299,20 @@ func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) erro
 
 // atDir creates and returns the directory on which a client mounts volumes.
 func (c *chaos) atDir(client string) (string, error) {
-	dir := filepath.Join(c.dir, "at", client)
+	dir := filepath.Join(c.Dir, "at", client)
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
 // shortLog searches the agent's log for crashes and data races. Then it truncates the log to its
 // last lines.
 func (c *chaos) shortLog() {
-	raw, err := os.ReadFile(c.log.Name())
-	c.must(err)
+	raw, err := os.ReadFile(c.Log.Name())
+	c.Must(err)
 	for _, bad := range []string{"DATA RACE", "panic: ", "fatal error: "} {
 		if _, after, found := strings.Cut(string(raw), bad); found {
-			c.t.Errorf("seed %d: the agent's log holds %q%.4000s", c.seed, bad, after)
+			c.T.Errorf("seed %d: the agent's log holds %q%.4000s", c.seed, bad, after)
 		}
 	}
 	all := strings.SplitAfter(string(raw), "\n")
-	c.must(os.WriteFile(c.log.Name(), []byte(strings.Join(all[max(0, len(all)-100):], "")), 0o644))
+	c.Must(os.WriteFile(c.Log.Name(), []byte(strings.Join(all[max(0, len(all)-100):], "")), 0o644))
 }

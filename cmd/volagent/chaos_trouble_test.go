@@ -34,10 +34,10 @@ type agentKeeper struct {
 // start starts the first agent and waits until both plugins are ready.
 func (k *agentKeeper) start(c *chaos) {
 	k.c, k.ended = c, make(chan struct{})
-	k.c.must(k.launch())
+	k.c.Must(k.launch())
 	go k.keep()
 	for _, p := range []string{"rec", "local"} {
-		c.volctl("wait", "--plugin", p, "--timeout", "60s")
+		c.Volctl("wait", "--plugin", p, "--timeout", "60s")
 	}
 }
 
@@ -45,8 +45,8 @@ func (k *agentKeeper) launch() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.told, k.since = false, time.Now()
-	k.cmd = exec.Command(filepath.Join(binDir, "volagent"), k.c.args()...)
-	k.cmd.Env, k.cmd.Stderr = k.c.env, k.c.log
+	k.cmd = exec.Command(filepath.Join(BinDir, "volagent"), k.c.Args()...)
+	k.cmd.Env, k.cmd.Stderr = k.c.Env, k.c.Log
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	k.c.count.add("agent starts")
 	return k.cmd.Start()
@@ -136,7 +136,7 @@ func (c *chaos) makeTrouble(ctx context.Context) {
 		}
 		faults = append(faults, ids...)
 		if old := len(faults) - 8; old > 0 {
-			c.must(c.cfg.Faults().Remove(faults[:old]...))
+			c.Must(c.Config.Faults().Remove(faults[:old]...))
 			faults = faults[old:]
 		}
 	}
@@ -163,7 +163,7 @@ func (c *chaos) trouble(ctx context.Context, s step[trouble]) ([]string, error) 
 
 // killPlugin kills all processes of a plugin.
 func (c *chaos) killPlugin(id string) error {
-	for _, pid := range startedBelow(c.dir, "/plugins/"+id+"/") {
+	for _, pid := range startedBelow(c.Dir, "/plugins/"+id+"/") {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
 			c.count.add("plugin kills")
 		}
@@ -231,10 +231,10 @@ func (c *chaos) fault(ctx context.Context, s step[trouble]) ([]string, error) {
 			f.KillCaller = when
 		}
 	}
-	ids, err := c.cfg.Faults().Add(f)
+	ids, err := c.Config.Faults().Add(f)
 	if f.Hang && err == nil {
 		time.AfterFunc(fraction(s.dice, 0.3, 1.7), func() {
-			_ = c.cfg.Faults().Remove(ids...) // the next Add reports the same failure
+			_ = c.Config.Faults().Remove(ids...) // the next Add reports the same failure
 		})
 		return nil, ctx.Err()
 	}

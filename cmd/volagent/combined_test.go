@@ -15,21 +15,21 @@ import (
 
 // loseDB kills the agent and starts another agent without the state database.
 func (h *apart) loseDB() {
-	h.t.Helper()
-	h.kill()
-	h.must(os.Remove(filepath.Join(h.dir, "d", "state.db")))
-	h.forgetCopies()
-	h.flags = []string{"--node-id"}
-	h.start()
+	h.T.Helper()
+	h.Kill()
+	h.Must(os.Remove(filepath.Join(h.Dir, "d", "state.db")))
+	RemoveCopies(h.Host)
+	h.OmitFlags = []string{"--node-id"}
+	h.Start()
 }
 
 // free waits until the agent no longer uses a volume. It asserts that no mount, claim or note
 // remains.
 func (h *apart) free(id string) {
-	h.t.Helper()
-	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
-	if m, c, n := h.mounts(), h.claims(), h.notes(); m != "" || len(c)+len(n) != 0 {
-		h.t.Errorf("claims %q, notes %q, mounts\n%s", c, n, m)
+	h.T.Helper()
+	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
+	if m, c, n := h.Mounts(), h.Claims(), Notes(h.Host); m != "" || len(c)+len(n) != 0 {
+		h.T.Errorf("claims %q, notes %q, mounts\n%s", c, n, m)
 	}
 }
 
@@ -38,33 +38,33 @@ func (h *apart) free(id string) {
 func TestAdoptedWayOut(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
-	h.register("data", "single-node-multi-writer")
-	s := newSleeper(t, "")
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner())
-	h.volctl("volume", "claim", "data", "--alloc", "b", "--at", h.mkdir("at"))
+	h.Register("data", "single-node-multi-writer")
+	s := StartSleeper(t, "")
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.Owner())
+	h.Volctl("volume", "claim", "data", "--alloc", "b", "--at", h.Mkdir("at"))
 	h.lose()
-	h.volctl("volume", "claim", "data", "--alloc", "c", "--no-wait")
-	h.volctl("volume", "detach", "data", "b", "--without-plugin")
-	mark := h.mark()
+	h.Volctl("volume", "claim", "data", "--alloc", "c", "--no-wait")
+	h.Volctl("volume", "detach", "data", "b", "--without-plugin")
+	mark := h.Mark()
 	h.loseDB()
-	if got := h.claims(); !slices.Equal(got, []string{"data a adopted"}) && !slices.Equal(got, []string{"data a adopted, plugin unavailable"}) {
+	if got := h.Claims(); !slices.Equal(got, []string{"data a adopted"}) && !slices.Equal(got, []string{"data a adopted, plugin unavailable"}) {
 		t.Errorf("claims: %q", got)
 	}
-	s.kill()
-	h.exits(4, "claimed by", "volume", "deregister", "data", "-y")
-	h.exits(4, "which is alive", "volume", "deregister", "data", "-force", "-y")
-	if out, code := h.inspect(); code != 0 || !strings.Contains(out, "pending call: NodeUnpublishVolume") {
+	s.Kill()
+	h.ExpectExit(4, "claimed by", "volume", "deregister", "data", "-y")
+	h.ExpectExit(4, "which is alive", "volume", "deregister", "data", "-force", "-y")
+	if out, code := Inspect(h.Host); code != 0 || !strings.Contains(out, "pending call: NodeUnpublishVolume") {
 		t.Errorf("inspect: exit %d\n%s", code, out)
 	}
-	h.volctl("volume", "detach", "data", "a", "--without-plugin")
-	if m, n := h.mounts(), h.notes(); m != "" || len(n) != 0 {
+	h.Volctl("volume", "detach", "data", "a", "--without-plugin")
+	if m, n := h.Mounts(), Notes(h.Host); m != "" || len(n) != 0 {
 		t.Errorf("notes %q, mounts\n%s", n, m)
 	}
 	h.startPlugin()
 	h.free("data")
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.volctl("volume", "detach", "data", "a")
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Volctl("volume", "detach", "data", "a")
 	h.free("data")
 }
 
@@ -74,29 +74,29 @@ func TestAdoptedWayOut(t *testing.T) {
 func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
-	h.register("data", "single-node-writer")
-	s := newSleeper(t, "")
-	path := h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner())
-	sit := newSleeper(t, path)
+	h.Register("data", "single-node-writer")
+	s := StartSleeper(t, "")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.Owner())
+	sit := StartSleeper(t, path)
 	h.lose()
-	h.exits(4, "is running", "volume", "detach", "data", "a", "--without-plugin", "--timeout", "1s")
-	s.kill()
-	h.await("the release", func() bool {
-		return strings.Contains(h.volctl("claim", "list", "-o", "json"), `"unpublishing"`)
+	h.ExpectExit(4, "is running", "volume", "detach", "data", "a", "--without-plugin", "--timeout", "1s")
+	s.Kill()
+	h.Await("the release", func() bool {
+		return strings.Contains(h.Volctl("claim", "list", "-o", "json"), `"unpublishing"`)
 	})
-	waits := h.background("volume", "claim", "data", "--alloc", "b", "--timeout", "70s")
-	h.exits(4, "stays detaching, and the agent retries", "volume", "detach", "data", "a", "--without-plugin")
+	waits := h.StartVolctl("volume", "claim", "data", "--alloc", "b", "--timeout", "70s")
+	h.ExpectExit(4, "stays detaching, and the agent retries", "volume", "detach", "data", "a", "--without-plugin")
 	// Stop the agent in order, in the middle of the detach.
-	h.must(h.signal(syscall.SIGTERM))
-	h.start()
-	h.exits(4, "the agent retries", "volume", "detach", "data", "a", "--without-plugin")
-	sit.kill()
-	h.volctl("volume", "detach", "data", "a", "--without-plugin", "--timeout", "30s")
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Start()
+	h.ExpectExit(4, "the agent retries", "volume", "detach", "data", "a", "--without-plugin")
+	sit.Kill()
+	h.Volctl("volume", "detach", "data", "a", "--without-plugin", "--timeout", "30s")
 	h.startPlugin()
-	if r := <-waits; r.code != 0 {
+	if r := <-waits; r.Code != 0 {
 		t.Errorf("the claim of who waited: %+v", r)
 	}
-	h.volctl("volume", "detach", "data", "b")
+	h.Volctl("volume", "detach", "data", "b")
 	h.free("data")
 }
 
@@ -107,37 +107,37 @@ func TestForgetThenLose(t *testing.T) {
 	for _, forget := range []string{"", "--forget"} {
 		t.Run("forget="+forget, func(t *testing.T) {
 			h := newApart(t, "10s", nil)
-			h.register("data", "single-node-writer")
-			s := newSleeper(t, "")
-			h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner())
-			h.exits(4, "which is alive", "volume", "deregister", "data", "-force", "-y")
+			h.Register("data", "single-node-writer")
+			s := StartSleeper(t, "")
+			h.Volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.Owner())
+			h.ExpectExit(4, "which is alive", "volume", "deregister", "data", "-force", "-y")
 			h.lose()
-			s.kill()
+			s.Kill()
 			args := []string{"volume", "deregister", "data", "-force", "-y"}
 			if forget != "" {
 				args = append(args, forget)
 			}
-			h.await("the owner to be gone", func() bool { return h.try(args...).code == 0 })
-			if n := h.notes(); len(n) != 0 {
+			h.Await("the owner to be gone", func() bool { return h.Try(args...).Code == 0 })
+			if n := Notes(h.Host); len(n) != 0 {
 				t.Errorf("notes: %q", n)
 			}
-			mounts := h.mounts()
+			mounts := h.Mounts()
 			h.loseDB()
-			if c := h.claims(); len(c) != 0 {
+			if c := h.Claims(); len(c) != 0 {
 				t.Errorf("claims: %q", c)
 			}
 			h.startPlugin()
-			h.volctl("wait", "--plugin", "rec", "--timeout", "30s")
-			h.register("data", "single-node-writer")
-			h.exits(5, "was not made by this volume's staging", "volume", "claim", "data", "--alloc", "a", "--timeout", "2s")
-			if out, code := h.inspect(); code != 1 || !strings.Contains(out, "2 findings") {
+			h.Volctl("wait", "--plugin", "rec", "--timeout", "30s")
+			h.Register("data", "single-node-writer")
+			h.ExpectExit(5, "was not made by this volume's staging", "volume", "claim", "data", "--alloc", "a", "--timeout", "2s")
+			if out, code := Inspect(h.Host); code != 1 || !strings.Contains(out, "2 findings") {
 				t.Errorf("inspect: exit %d\n%s", code, out)
 			}
-			if h.mounts() != mounts {
-				t.Errorf("mounts:\n%s", h.mounts())
+			if h.Mounts() != mounts {
+				t.Errorf("mounts:\n%s", h.Mounts())
 			}
 			for _, line := range slices.Backward(strings.Split(strings.TrimSpace(mounts), "\n")) {
-				h.must(syscall.Unmount(strings.Fields(line)[4], 0))
+				h.Must(syscall.Unmount(strings.Fields(line)[4], 0))
 			}
 		})
 	}
@@ -146,25 +146,25 @@ func TestForgetThenLose(t *testing.T) {
 // TestManyOwned checks that the agent detaches all claims of an owner when this owner ends.
 func TestManyOwned(t *testing.T) {
 	const n = 100
-	h := newRecorded(t, "10s", nil)
-	s := newSleeper(t, "")
+	h := StartRecorded(t, "10s", nil)
+	s := StartSleeper(t, "")
 	var text strings.Builder
 	for i := range n {
 		fmt.Fprintf(&text, "---\nid: v%d\nplugin_id: rec\nexternal_id: ext/%d\n", i, i)
 	}
-	file := filepath.Join(h.dir, "many.yaml")
-	h.must(os.WriteFile(file, []byte(text.String()), 0o644))
-	h.volctl("volume", "register", file)
+	file := filepath.Join(h.Dir, "many.yaml")
+	h.Must(os.WriteFile(file, []byte(text.String()), 0o644))
+	h.Volctl("volume", "register", file)
 	for i := range n {
-		h.volctl("volume", "claim", fmt.Sprintf("v%d", i), "--alloc", "a", "--owner", s.owner(), "--no-wait")
+		h.Volctl("volume", "claim", fmt.Sprintf("v%d", i), "--alloc", "a", "--owner", s.Owner(), "--no-wait")
 	}
-	h.await("all mounted", func() bool { return strings.Count(h.volctl("volume", "list"), " mounted ") == n })
+	h.Await("all mounted", func() bool { return strings.Count(h.Volctl("volume", "list"), " mounted ") == n })
 	begun := time.Now()
-	s.kill()
-	h.await("all claims to go", func() bool { return len(h.claims()) == 0 })
+	s.Kill()
+	h.Await("all claims to go", func() bool { return len(h.Claims()) == 0 })
 	t.Logf("%d claims released after %s", n, time.Since(begun))
-	h.await("all free", func() bool { return strings.Count(h.volctl("volume", "list"), " free ") == n })
-	if n := h.notes(); len(n) != 0 {
+	h.Await("all free", func() bool { return strings.Count(h.Volctl("volume", "list"), " free ") == n })
+	if n := Notes(h.Host); len(n) != 0 {
 		t.Errorf("notes: %q", n)
 	}
 }
@@ -174,21 +174,21 @@ func TestManyOwned(t *testing.T) {
 func TestLazyThenKilled(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "1s", func(c *csitest.Config) { c.Attach = true })
-	h.register("data", "single-node-writer")
-	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	newSleeper(t, path)
+	h.Register("data", "single-node-writer")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	StartSleeper(t, path)
 	h.lose()
-	h.volctl("volume", "detach", "data", "a", "--no-wait")
-	h.kill()
-	h.must(syscall.Unmount(path, syscall.MNT_DETACH))
-	mark := h.mark()
-	h.start()
-	h.exits(0, "unmounted lazily", "volume", "detach", "data", "a", "--without-plugin=lazy")
+	h.Volctl("volume", "detach", "data", "a", "--no-wait")
+	h.Kill()
+	h.Must(syscall.Unmount(path, syscall.MNT_DETACH))
+	mark := h.Mark()
+	h.Start()
+	h.ExpectExit(0, "unmounted lazily", "volume", "detach", "data", "a", "--without-plugin=lazy")
 	h.startPlugin()
-	h.await("the detach to be refused", func() bool {
-		return strings.Contains(h.volctl("volume", "status", "data"), "nothing on this host tells whether it is still in use")
+	h.Await("the detach to be refused", func() bool {
+		return strings.Contains(h.Volctl("volume", "status", "data"), "nothing on this host tells whether it is still in use")
 	})
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }
 
 // TestInspectInDoubt checks that `inspect` explains a mount that a call with an unknown result
@@ -197,28 +197,28 @@ func TestLazyThenKilled(t *testing.T) {
 func TestInspectInDoubt(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	s := newSleeper(t, "")
-	h.fault(csitest.Fault{Method: csitest.NodePublish, Crash: csitest.AfterEffect})
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner(), "--no-wait")
-	path := filepath.Join(h.dir, "d/csi/rec/per-alloc/a/data")
-	h.await("the plugin's end", func() bool { return strings.Contains(h.volctl("volume", "status", "data"), "NodePublishVolume") })
+	h.Register("data", "single-node-writer")
+	s := StartSleeper(t, "")
+	h.AddFaults(csitest.Fault{Method: csitest.NodePublish, Crash: csitest.AfterEffect})
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.Owner(), "--no-wait")
+	path := filepath.Join(h.Dir, "d/csi/rec/per-alloc/a/data")
+	h.Await("the plugin's end", func() bool { return strings.Contains(h.Volctl("volume", "status", "data"), "NodePublishVolume") })
 	says := func(words ...string) {
 		t.Helper()
-		out, code := h.inspect()
+		out, code := Inspect(h.Host)
 		for _, w := range append(words, path+"  in doubt (published for a)") {
 			if code != 0 || !strings.Contains(out, w) {
 				t.Errorf("exit %d, or it does not say %q:\n%s", code, w, out)
 			}
 		}
 	}
-	says(fmt.Sprintf("owner pid %d", s.pid()))
-	h.volctl("volume", "detach", "data", "a", "--force", "--no-wait")
-	h.volctl("volume", "deregister", "data", "-force", "-y")
+	says(fmt.Sprintf("owner pid %d", s.PID()))
+	h.Volctl("volume", "detach", "data", "a", "--force", "--no-wait")
+	h.Volctl("volume", "deregister", "data", "-force", "-y")
 	says(`leftover of volume "data"`, "pending call: "+path+" may still be mounted")
 	h.killPlugin()
 	h.startPlugin()
-	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
+	h.Await("the debt to be paid", func() bool { return h.Mounts() == "" })
 }
 
 // TestOwnerEndsOnFullDisk ends an owner while the state disk is full. The agent retries the detach
@@ -226,39 +226,39 @@ func TestInspectInDoubt(t *testing.T) {
 // even by requests with force or without the plugin.
 func TestOwnerEndsOnFullDisk(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	s := newSleeper(t, "")
+	h := StartRecorded(t, "10s", nil)
+	s := StartSleeper(t, "")
 	for _, id := range []string{"one", "two"} {
-		h.register(id, "single-node-writer")
-		h.volctl("volume", "claim", id, "--alloc", "a", "--owner", s.owner())
+		h.Register(id, "single-node-writer")
+		h.Volctl("volume", "claim", id, "--alloc", "a", "--owner", s.Owner())
 	}
-	mounts, mark := h.mounts(), h.mark()
-	end := h.failing("pwrite64", "ENOSPC")
-	s.kill()
+	mounts, mark := h.Mounts(), h.Mark()
+	end := FailSyscall(h.Host, "pwrite64", "ENOSPC")
+	s.Kill()
 	said := func(words string) int {
-		raw, err := os.ReadFile(h.log.Name())
-		h.must(err)
+		raw, err := os.ReadFile(h.Log.Name())
+		h.Must(err)
 		return strings.Count(string(raw), words)
 	}
-	h.await("some tries", func() bool { return said("cannot detach a claim whose owner is gone") >= 6 })
+	h.Await("some tries", func() bool { return said("cannot detach a claim whose owner is gone") >= 6 })
 	if n := said("cannot detach claims whose owners are gone"); n != 1 {
 		t.Errorf("that is told %d times", n)
 	}
-	if r := h.try("volume", "detach", "one", "a", "--without-plugin"); r.code != 1 || !strings.Contains(r.err, "no space left") {
-		t.Errorf("a release on a full disk: exit %d, %s", r.code, r.err)
+	if r := h.Try("volume", "detach", "one", "a", "--without-plugin"); r.Code != 1 || !strings.Contains(r.Err, "no space left") {
+		t.Errorf("a release on a full disk: exit %d, %s", r.Code, r.Err)
 	}
-	if r := h.try("volume", "deregister", "two", "-force", "-y"); r.code != 1 || !strings.Contains(r.err, "no space left") {
-		t.Errorf("a deregister on a full disk: exit %d, %s", r.code, r.err)
+	if r := h.Try("volume", "deregister", "two", "-force", "-y"); r.Code != 1 || !strings.Contains(r.Err, "no space left") {
+		t.Errorf("a deregister on a full disk: exit %d, %s", r.Code, r.Err)
 	}
-	if got := h.claims(); len(got) != 2 || h.mounts() != mounts {
-		t.Errorf("claims %q, mounts\n%s", got, h.mounts())
+	if got := h.Claims(); len(got) != 2 || h.Mounts() != mounts {
+		t.Errorf("claims %q, mounts\n%s", got, h.Mounts())
 	}
-	h.expect(mark)
+	h.ExpectCalls(mark)
 	end()
-	h.awaitFree("one")
-	h.awaitFree("two")
-	if n := h.notes(); len(n) != 0 || h.mounts() != "" {
-		t.Errorf("notes %q, mounts\n%s", n, h.mounts())
+	h.AwaitFree("one")
+	h.AwaitFree("two")
+	if n := Notes(h.Host); len(n) != 0 || h.Mounts() != "" {
+		t.Errorf("notes %q, mounts\n%s", n, h.Mounts())
 	}
 }
 
@@ -266,35 +266,35 @@ func TestOwnerEndsOnFullDisk(t *testing.T) {
 // volume again at once, although it had given up an undo call. No leftover of the volume that was
 // deregistered by force remains.
 func TestShutdown(t *testing.T) {
-	boot := fakeBoots(t)
+	boot := FakeBoots(t)
 	h := newApart(t, "2m", nil)
 	for _, id := range []string{"kept", "given"} {
-		h.register(id, "single-node-writer")
+		h.Register(id, "single-node-writer")
 	}
-	h.volctl("volume", "claim", "given", "--alloc", "a")
-	h.volctl("volume", "claim", "kept", "--alloc", "a")
-	mark := h.mark()
-	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Volume: "ext/kept", Hang: true, Times: -1})
-	h.volctl("volume", "detach", "kept", "a", "--no-wait")
-	h.await("the call", func() bool { return h.calls(mark).Count(csitest.NodeUnpublish) == 1 })
-	h.volctl("volume", "detach", "kept", "a", "--without-plugin=lazy")
+	h.Volctl("volume", "claim", "given", "--alloc", "a")
+	h.Volctl("volume", "claim", "kept", "--alloc", "a")
+	mark := h.Mark()
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnpublish, Volume: "ext/kept", Hang: true, Times: -1})
+	h.Volctl("volume", "detach", "kept", "a", "--no-wait")
+	h.Await("the call", func() bool { return h.Calls(mark).Count(csitest.NodeUnpublish) == 1 })
+	h.Volctl("volume", "detach", "kept", "a", "--without-plugin=lazy")
 	h.lose()
-	h.must(h.cfg.Faults().Clear())
-	h.volctl("volume", "claim", "kept", "--alloc", "b", "--no-wait")
-	h.volctl("volume", "detach", "given", "a", "--no-wait")
-	h.volctl("volume", "deregister", "given", "-force", "-y")
-	h.must(h.signal(syscall.SIGTERM))
-	h.unmountAll()
+	h.Must(h.Config.Faults().Clear())
+	h.Volctl("volume", "claim", "kept", "--alloc", "b", "--no-wait")
+	h.Volctl("volume", "detach", "given", "a", "--no-wait")
+	h.Volctl("volume", "deregister", "given", "-force", "-y")
+	h.Must(h.Signal(syscall.SIGTERM))
+	UnmountAll(h.Host)
 	boot(t)
-	mark = h.mark()
-	h.start()
+	mark = h.Mark()
+	h.Start()
 	h.startPlugin()
-	h.volctl("wait", "--volume", "kept", "--for", "mounted", "--timeout", "60s")
-	if out := h.volctl("node", "status"); strings.Contains(out, "by force") {
+	h.Volctl("wait", "--volume", "kept", "--for", "mounted", "--timeout", "60s")
+	if out := h.Volctl("node", "status"); strings.Contains(out, "by force") {
 		t.Errorf("node status says\n%s", out)
 	}
-	if n := h.calls(mark).Count(csitest.NodeUnpublish); n != 1 {
-		t.Errorf("calls: %v", h.calls(mark).Methods())
+	if n := h.Calls(mark).Count(csitest.NodeUnpublish); n != 1 {
+		t.Errorf("calls: %v", h.Calls(mark).Methods())
 	}
-	h.volctl("volume", "detach", "kept", "b")
+	h.Volctl("volume", "detach", "kept", "b")
 }

@@ -20,8 +20,8 @@ import (
 
 // contained is a host on which the plugin "rec" runs in a container.
 type contained struct {
-	recorded
-	box *box
+	Recorded
+	box *Box
 }
 
 // bothRuntimes runs a test with podman and with docker.
@@ -36,61 +36,61 @@ func bothRuntimes(t *testing.T, test func(t *testing.T, name string)) {
 }
 
 // newContained prepares the host but does not start an agent.
-func newContained(t testing.TB, b *box) contained {
+func newContained(t testing.TB, b *Box) contained {
 	t.Helper()
-	h := recorded{host: newHost(t)}
-	h.cfg = csitest.Config{
-		Base: filepath.Join(h.dir, "p"), NodeID: "test-host",
+	h := Recorded{Host: NewHost(t)}
+	h.Config = csitest.Config{
+		Base: filepath.Join(h.Dir, "p"), NodeID: "test-host",
 		Attach: true, Stage: true, Stats: true, AnyVolume: true, MultiWriter: true,
 	}
-	t.Cleanup(h.kept)
-	return h.contain(b)
+	t.Cleanup(h.ExpectNoViolations)
+	return inContainers(h, b)
 }
 
-// contain prepares a host for plugins in containers. The agent uses the container runtime of the
+// inContainers prepares a host for plugins in containers. The agent uses the container runtime of the
 // tests, and the data dir is a shared mount.
-func (r recorded) contain(b *box) contained {
-	r.t.Helper()
+func inContainers(r Recorded, b *Box) contained {
+	r.T.Helper()
 	h := contained{r, b}
-	h.env = append(h.env, b.env...)
-	h.t.Cleanup(func() {
-		if h.cmd != nil {
-			h.kill()
+	h.Env = append(h.Env, b.Env...)
+	h.T.Cleanup(func() {
+		if h.Cmd != nil {
+			h.Kill()
 		}
-		if h.t.Failed() {
-			h.t.Logf("the plugin's log:\n%s", h.files("d/plugins/rec/plugin.log"))
+		if h.T.Failed() {
+			h.T.Logf("the plugin's log:\n%s", h.ReadFiles("d/plugins/rec/plugin.log"))
 		}
-		if b.daemon != nil {
-			h.must(b.daemon.Process.Signal(syscall.SIGCONT)) // a failed test may have left the daemon stopped
+		if b.Daemon != nil {
+			h.Must(b.Daemon.Process.Signal(syscall.SIGCONT)) // a failed test may have left the daemon stopped
 		}
-		if b.daemon != nil || b.name == "podman" {
-			h.must(b.removeAll("--filter", "label=volagent.dir="+h.place()))
+		if b.Daemon != nil || b.Name == "podman" {
+			h.Must(b.RemoveAll("--filter", "label=volagent.dir="+h.place()))
 		}
 	})
-	h.share()
-	h.must(os.Mkdir(h.cfg.Base, 0o755))
+	shareDataDir(h.Host)
+	h.Must(os.Mkdir(h.Config.Base, 0o755))
 	return h
 }
 
 // containerWay returns a function that prepares a host to run the plugin in a container.
-func containerWay(name string) func(recorded) {
-	return func(r recorded) {
-		h := r.contain(newBox(r.t, name))
+func containerWay(name string) func(Recorded) {
+	return func(r Recorded) {
+		h := inContainers(r, SharedBox(r.T, name))
 		h.writeContainer(h.recorder(nil))
 	}
 }
 
-// share makes the data dir a shared mount. On most hosts all mounts are shared.
-func (h *host) share() {
-	h.t.Helper()
-	dir := filepath.Join(h.dir, "d")
-	h.must(os.Mkdir(dir, 0o711))
-	h.must(syscall.Mount(dir, dir, "", syscall.MS_BIND, ""))
-	h.must(syscall.Mount("", dir, "", syscall.MS_SHARED, ""))
+// shareDataDir makes the data dir a shared mount. On most hosts all mounts are shared.
+func shareDataDir(h *Host) {
+	h.T.Helper()
+	dir := filepath.Join(h.Dir, "d")
+	h.Must(os.Mkdir(dir, 0o711))
+	h.Must(syscall.Mount(dir, dir, "", syscall.MS_BIND, ""))
+	h.Must(syscall.Mount("", dir, "", syscall.MS_SHARED, ""))
 }
 
 // place returns the directory that the agent keeps for the plugin "rec".
-func (h contained) place() string { return filepath.Join(h.dir, "d", "plugins", "rec") }
+func (h contained) place() string { return filepath.Join(h.Dir, "d", "plugins", "rec") }
 
 // container is the "container" section of a plugin file.
 type container = map[string]any
@@ -98,25 +98,25 @@ type container = map[string]any
 // writeContainer writes the plugin file with the given container section. The argument more
 // contains additional keys and values.
 func (h contained) writeContainer(c container, more ...any) {
-	h.t.Helper()
-	c["runtime"] = h.box.name
+	h.T.Helper()
+	c["runtime"] = h.box.Name
 	file := map[string]any{"id": "rec", "container": c, "timeouts": map[string]string{"node": callTimeout, "controller": callTimeout}}
 	for i := 0; i+1 < len(more); i += 2 {
 		file[more[i].(string)] = more[i+1]
 	}
 	text, err := json.Marshal(file)
-	h.must(err)
-	name := filepath.Join(h.dir, "plugins.d", "rec.yaml")
-	h.must(os.WriteFile(name+".new", text, 0o644))
-	h.must(os.Rename(name+".new", name))
+	h.Must(err)
+	name := filepath.Join(h.Dir, "plugins.d", "rec.yaml")
+	h.Must(os.WriteFile(name+".new", text, 0o644))
+	h.Must(os.Rename(name+".new", name))
 }
 
 // recorder returns a container section for the recording plugin with additional environment
 // variables.
 func (h contained) recorder(env map[string]any) container {
-	h.t.Helper()
-	vars, err := h.cfg.Environment()
-	h.must(err)
+	h.T.Helper()
+	vars, err := h.Config.Environment()
+	h.Must(err)
 	all := map[string]any{}
 	for name, v := range env {
 		all[name] = v
@@ -125,41 +125,41 @@ func (h contained) recorder(env map[string]any) container {
 		name, value, _ := strings.Cut(v, "=")
 		all[name] = value
 	}
-	return container{"image": pluginImage, "env": all, "mounts": []string{h.cfg.Base + ":" + h.cfg.Base}}
+	return container{"image": PluginImage, "env": all, "mounts": []string{h.Config.Base + ":" + h.Config.Base}}
 }
 
 // shell returns a container section that runs a shell script.
 func (h contained) shell(script string) container {
-	return container{"image": shellImage, "args": []string{script}}
+	return container{"image": ShellImage, "args": []string{script}}
 }
 
 // containers returns the ids of this host's containers, whether they are running or not.
 func (h contained) containers() []string {
-	h.t.Helper()
-	return strings.Fields(h.box.must(h.t, "ps", "-aq", "--no-trunc", "--filter", "label=volagent.dir="+h.place()))
+	h.T.Helper()
+	return strings.Fields(h.box.Must(h.T, "ps", "-aq", "--no-trunc", "--filter", "label=volagent.dir="+h.place()))
 }
 
 // only returns the id of this host's container. It fails the test unless there is exactly one.
 func (h contained) only() string {
-	h.t.Helper()
+	h.T.Helper()
 	all := h.containers()
 	if len(all) != 1 {
-		h.t.Fatalf("there are %d containers: %v", len(all), all)
+		h.T.Fatalf("there are %d containers: %v", len(all), all)
 	}
 	return all[0]
 }
 
 // plugin returns the status of the plugin.
 func (h contained) plugin() *api.Plugin {
-	h.t.Helper()
-	p, err := apiclient.New(h.socket()).Plugin(h.t.Context(), "rec")
-	h.must(err)
+	h.T.Helper()
+	p, err := apiclient.New(h.Socket()).Plugin(h.T.Context(), "rec")
+	h.Must(err)
 	return p
 }
 
 // says waits until the plugin has the given state and its reason contains the given words.
 func (h contained) says(state string, words ...string) {
-	h.t.Helper()
+	h.T.Helper()
 	var p *api.Plugin
 	for end := time.Now().Add(100 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		p = h.plugin()
@@ -167,29 +167,29 @@ func (h contained) says(state string, words ...string) {
 			return
 		}
 	}
-	h.t.Fatalf("the plugin is %s: %q; want %s: %q", p.State, p.Reason, state, words)
+	h.T.Fatalf("the plugin is %s: %q; want %s: %q", p.State, p.Reason, state, words)
 }
 
 // recordArgs puts a script into PATH in place of the runtime's program. The script appends its
 // arguments to a file, runs the shell commands in first, and then runs the program. recordArgs
 // returns the name of the file.
 func (h contained) recordArgs(first string) (notes string) {
-	h.t.Helper()
-	program, err := exec.LookPath(h.box.name)
-	h.must(err)
-	dir := filepath.Join(h.dir, "bin")
-	h.must(os.Mkdir(dir, 0o755))
-	notes = filepath.Join(h.dir, "args")
-	h.must(os.WriteFile(filepath.Join(dir, h.box.name), fmt.Appendf(nil, "#!/bin/sh\necho \"$@\" >> %s\n%s\nexec %s \"$@\"\n", notes, first, program), 0o755))
-	h.setPath(dir + ":" + binDir + ":" + os.Getenv("PATH"))
+	h.T.Helper()
+	program, err := exec.LookPath(h.box.Name)
+	h.Must(err)
+	dir := filepath.Join(h.Dir, "bin")
+	h.Must(os.Mkdir(dir, 0o755))
+	notes = filepath.Join(h.Dir, "args")
+	h.Must(os.WriteFile(filepath.Join(dir, h.box.Name), fmt.Appendf(nil, "#!/bin/sh\necho \"$@\" >> %s\n%s\nexec %s \"$@\"\n", notes, first, program), 0o755))
+	h.setPath(dir + ":" + BinDir + ":" + os.Getenv("PATH"))
 	return notes
 }
 
 // setPath sets PATH in the agent's environment.
 func (h contained) setPath(path string) {
-	for i, v := range h.env {
+	for i, v := range h.Env {
 		if strings.HasPrefix(v, "PATH=") {
-			h.env[i] = "PATH=" + path
+			h.Env[i] = "PATH=" + path
 		}
 	}
 }
@@ -200,37 +200,37 @@ func (h contained) setPath(path string) {
 func TestContainer(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		const planted = "pl4nt3d-c0nt41n3r"
-		h := newContained(t, newBox(t, name))
+		h := newContained(t, SharedBox(t, name))
 		args := h.recordArgs("")
-		h.must(os.WriteFile(filepath.Join(h.dir, "secret"), []byte(planted+"\n"), 0o600))
+		h.Must(os.WriteFile(filepath.Join(h.Dir, "secret"), []byte(planted+"\n"), 0o600))
 		h.writeContainer(h.recorder(map[string]any{
-			"TOKEN": map[string]string{"file": h.dir + "/secret"}, "PATH": "/nowhere", "PLACE": "${STATE_DIR}",
+			"TOKEN": map[string]string{"file": h.Dir + "/secret"}, "PATH": "/nowhere", "PLACE": "${STATE_DIR}",
 		}))
-		h.start("rec")
-		h.register("data", "single-node-writer")
-		log := h.writer(h.volctl("volume", "claim", "data", "--alloc", "a"))
-		id, pid, mounts, mark := h.only(), h.pluginPID("rec"), h.mountsOf("data"), h.mark()
+		h.Start("rec")
+		h.Register("data", "single-node-writer")
+		log := h.StartWriter(h.Volctl("volume", "claim", "data", "--alloc", "a"))
+		id, pid, mounts, mark := h.only(), h.PluginPID("rec"), mountsOf(h.Host, "data"), h.Mark()
 		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		h.must(err)
-		for _, want := range []string{"TOKEN=" + planted, "PATH=/nowhere", "PLACE=" + h.place() + "/state", "CSI_ENDPOINT=unix://" + h.dir, "VOLAGENT_INCARNATION="} {
+		h.Must(err)
+		for _, want := range []string{"TOKEN=" + planted, "PATH=/nowhere", "PLACE=" + h.place() + "/state", "CSI_ENDPOINT=unix://" + h.Dir, "VOLAGENT_INCARNATION="} {
 			if !strings.Contains(string(environ), want) {
 				t.Errorf("the container has no %s", want)
 			}
 		}
 
-		for _, end := range []func(){h.kill, func() { h.must(h.signal(syscall.SIGTERM)) }} {
+		for _, end := range []func(){h.Kill, func() { h.Must(h.Signal(syscall.SIGTERM)) }} {
 			end()
-			h.start("rec")
-			h.await("the volume to be looked at", func() bool { return strings.Contains(h.volctl("volume", "list"), " mounted ") })
-			if h.only() != id || h.pluginPID("rec") != pid {
+			h.Start("rec")
+			h.Await("the volume to be looked at", func() bool { return strings.Contains(h.Volctl("volume", "list"), " mounted ") })
+			if h.only() != id || h.PluginPID("rec") != pid {
 				t.Fatal("another container serves the plugin")
 			}
-			h.expect(mark)
+			h.ExpectCalls(mark)
 		}
 
 		// Kill the container without the agent.
-		h.box.must(t, "kill", id)
-		h.await("another container", func() bool { p := h.plugin(); return p.State == api.PluginReady && p.PID != pid })
+		h.box.Must(t, "kill", id)
+		h.Await("another container", func() bool { p := h.plugin(); return p.State == api.PluginReady && p.PID != pid })
 		p := h.plugin()
 		if p.Restarts != 1 || !strings.Contains(p.LastExit, "SIGKILL") {
 			t.Errorf("after a kill: %d restarts, last exit %q", p.Restarts, p.LastExit)
@@ -238,34 +238,34 @@ func TestContainer(t *testing.T) {
 		if again := h.only(); again == id {
 			t.Error("the container is still the old one")
 		}
-		if !slices.ContainsFunc(h.happened(), func(e happening) bool {
+		if !slices.ContainsFunc(Events(h.Host), func(e Event) bool {
 			return e.Plugin == "rec" && e.Type == "plugin-backing-off" && strings.Contains(e.Message, "SIGKILL")
 		}) {
 			t.Error("no event tells of the kill")
 		}
-		h.box.must(t, "rm", "-f", h.only()) // removing the container must have the same effect
-		h.await("another container", func() bool { q := h.plugin(); return q.State == api.PluginReady && q.PID != p.PID })
+		h.box.Must(t, "rm", "-f", h.only()) // removing the container must have the same effect
+		h.Await("another container", func() bool { q := h.plugin(); return q.State == api.PluginReady && q.PID != p.PID })
 		h.only()
 
-		h.exits(4, "in use", "plugin", "stop", "rec")
-		h.volctl("plugin", "restart", "rec", "-y")
+		h.ExpectExit(4, "in use", "plugin", "stop", "rec")
+		h.Volctl("plugin", "restart", "rec", "-y")
 		h.only()
-		h.volctl("plugin", "stop", "rec", "--force")
+		h.Volctl("plugin", "stop", "rec", "--force")
 		if left := h.containers(); len(left) != 0 {
 			t.Errorf("a container is left after a stop: %v", left)
 		}
-		h.volctl("plugin", "start", "rec")
-		if got := h.mountsOf("data"); got != mounts {
+		h.Volctl("plugin", "start", "rec")
+		if got := mountsOf(h.Host, "data"); got != mounts {
 			t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 		}
-		was := size(log)
-		h.await("the writer to go on", func() bool { return size(log) > was })
-		h.register("other", "single-node-writer")
-		h.volctl("volume", "claim", "other", "--alloc", "b")
-		h.volctl("volume", "detach", "other")
+		was := FileSize(log)
+		h.Await("the writer to go on", func() bool { return FileSize(log) > was })
+		h.Register("other", "single-node-writer")
+		h.Volctl("volume", "claim", "other", "--alloc", "b")
+		h.Volctl("volume", "detach", "other")
 
-		said := h.volctl("plugin", "status", "rec", "-o", "json") + h.volctl("plugin", "logs", "rec") + h.volctl("events") +
-			h.files("d/state.*") + h.files("agent.log") + h.files("d/events/*") + h.files("args")
+		said := h.Volctl("plugin", "status", "rec", "-o", "json") + h.Volctl("plugin", "logs", "rec") + h.Volctl("events") +
+			h.ReadFiles("d/state.*") + h.ReadFiles("agent.log") + h.ReadFiles("d/events/*") + h.ReadFiles("args")
 		if i := strings.Index(said, planted); i >= 0 {
 			t.Errorf("the secret stands in: %q", said[max(0, i-200):i])
 		}
@@ -280,23 +280,23 @@ func TestContainer(t *testing.T) {
 // line appears twice only after a kill of the agent.
 func TestContainerLogs(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
-		h := newContained(t, newBox(t, name))
-		h.must(os.WriteFile(filepath.Join(h.dir, "secret"), []byte("wh1sp3r\n"), 0o600))
+		h := newContained(t, SharedBox(t, name))
+		h.Must(os.WriteFile(filepath.Join(h.Dir, "secret"), []byte("wh1sp3r\n"), 0o600))
 		c := h.shell(`n=1; while test ! -e ${STATE_DIR}/end; do echo line $n; n=$((n+1)); /bin/busybox sleep 0.01; done; echo token $TOKEN >&2; echo last $n; exit 3`)
-		c["env"] = map[string]any{"TOKEN": map[string]string{"file": h.dir + "/secret"}}
+		c["env"] = map[string]any{"TOKEN": map[string]string{"file": h.Dir + "/secret"}}
 		h.writeContainer(c)
-		h.start()
-		lines := func() []string { return strings.Split(h.volctl("plugin", "logs", "rec", "-n", "100000"), "\n") }
+		h.Start()
+		lines := func() []string { return strings.Split(h.Volctl("plugin", "logs", "rec", "-n", "100000"), "\n") }
 		for range 3 {
 			was := len(lines())
-			h.await("more in the log", func() bool { return len(lines()) > was+100 })
-			h.kill()
-			h.start()
+			h.Await("more in the log", func() bool { return len(lines()) > was+100 })
+			h.Kill()
+			h.Start()
 		}
 		id := h.only()
-		h.must(os.WriteFile(filepath.Join(h.place(), "state", "end"), nil, 0o644))
+		h.Must(os.WriteFile(filepath.Join(h.place(), "state", "end"), nil, 0o644))
 		// Do not send requests to the agent here, because a request would make it read the log.
-		h.await("the container to be gone", func() bool { return !slices.Contains(h.containers(), id) })
+		h.Await("the container to be gone", func() bool { return !slices.Contains(h.containers(), id) })
 		h.says(api.PluginBackingOff, "exited with status 3 before it was ready")
 		got := lines()
 		last := slices.IndexFunc(got, func(l string) bool { return strings.HasPrefix(l, "last ") })

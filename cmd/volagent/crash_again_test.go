@@ -59,7 +59,7 @@ func (s scenario) firsts(n int) []int {
 func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (reached bool) {
 	t.Run(fmt.Sprintf("again at %d", second), func(t *testing.T) {
 		h := s.prepare(t)
-		kept, pid := h.mountsOf(s.keeps), h.pluginPID("rec")
+		kept, pid := h.mountsOf(s.keeps), h.PluginPID("rec")
 		h.order(order{At: first, Agent: true})
 		err := s.act(h)
 		if !h.dead() {
@@ -86,8 +86,8 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 			h.records()
 			h.launch(false)
 		}
-		h.await("the plugin", func() bool { return h.pluginStarts() == h.starts })
-		h.must(h.up())
+		h.Await("the plugin", func() bool { return h.pluginStarts() == h.starts })
+		h.Must(h.up())
 		count.recoveries.Add(1)
 		h.settle()
 		isDone := s.done(h)
@@ -95,7 +95,7 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 			t.Errorf("it is done: %v; points: %q, then %q", isDone, points, again)
 		}
 		s.repeat(h, isDone)
-		s.outcome(h, kept, h.pluginPID("rec"))
+		s.outcome(h, kept, h.PluginPID("rec"))
 	})
 	return reached && !t.Failed()
 }
@@ -103,14 +103,14 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 // diesOrSettles waits for one of two events. It returns true if the agent killed itself, and false
 // if the agent recovered and its state is consistent.
 func (h *crashHost) diesOrSettles(o order) bool {
-	h.t.Helper()
-	cmd := h.cmd
+	h.T.Helper()
+	cmd := h.Cmd
 	ended := waited(cmd)
 	agrees := func() bool { return h.up() == nil && h.agree() == nil && h.onDisk() }
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-ended:
-			h.cmd = nil
+			h.Cmd = nil
 			return true
 		default:
 		}
@@ -119,11 +119,11 @@ func (h *crashHost) diesOrSettles(o order) bool {
 			// commit a change that no request waits for, and may die at that commit.
 			err := cmd.Process.Kill()
 			<-ended
-			h.cmd = nil
+			h.Cmd = nil
 			if errors.Is(err, os.ErrProcessDone) {
 				return true
 			}
-			h.must(err)
+			h.Must(err)
 			if len(h.points()) >= o.At {
 				// The agent had started to execute the order. It may have been killed before it
 				// killed the plugin.
@@ -131,7 +131,7 @@ func (h *crashHost) diesOrSettles(o order) bool {
 					return true
 				}
 				if err := killed(o.Plugin); !errors.Is(err, syscall.ESRCH) {
-					h.must(err)
+					h.Must(err)
 				}
 				return true
 			}
@@ -139,7 +139,7 @@ func (h *crashHost) diesOrSettles(o order) bool {
 			return false
 		}
 	}
-	h.t.Fatalf("the agent neither died nor did what it is for: %v; points: %q", h.agree(), h.points())
+	h.T.Fatalf("the agent neither died nor did what it is for: %v; points: %q", h.agree(), h.points())
 	return false
 }
 
@@ -152,8 +152,8 @@ func TestCrashStart(t *testing.T) {
 	count.scenarios.Add(1)
 	start := func(t *testing.T, at int) (h *crashHost, points []string) {
 		h = newCrashHost(t, nil)
-		h.slow = true // the plugin starts so slowly that the next agent cannot find it by its socket yet
-		h.writePlugin(crashDeadline)
+		h.Slow = true // the plugin starts so slowly that the next agent cannot find it by its socket yet
+		h.WritePlugin(crashDeadline)
 		h.order(order{At: at, Agent: true})
 		h.launch(true)
 		if at > 0 && h.up() != nil {
@@ -164,7 +164,7 @@ func TestCrashStart(t *testing.T) {
 			h.records()
 			h.launch(false)
 		}
-		h.must(h.up())
+		h.Must(h.up())
 		points = h.points()
 		h.disarm()
 		return h, points
@@ -175,9 +175,9 @@ func TestCrashStart(t *testing.T) {
 		t.Run(fmt.Sprintf("dies at %d %s", at+1, points[at]), func(t *testing.T) {
 			h, _ := start(t, at+1)
 			count.recoveries.Add(1)
-			h.must(h.registerData())
+			h.Must(h.registerData())
 			h.seed("data")
-			h.must(h.claim("a", plain(h)))
+			h.Must(h.claim("a", plain(h)))
 			h.settle()
 			if got := h.pluginStarts(); got != 1 {
 				t.Errorf("the plugin was started %d times", got)

@@ -147,14 +147,14 @@ func killed(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("cannot kill the plugin: %w", err)
 	}
-	for !ended(pid) {
+	for !ProcessEnded(pid) {
 		time.Sleep(time.Millisecond)
 	}
 	return nil
 }
 
-// ended reports whether a process is gone or is a zombie.
-func ended(pid int) bool {
+// ProcessEnded reports whether a process is gone or is a zombie.
+func ProcessEnded(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(stat, []byte(") Z "))
 }
@@ -197,11 +197,11 @@ func pointsOf(dir string, run int) ([]string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	return slices.Collect(lines(string(raw))), err
+	return slices.Collect(Lines(string(raw))), err
 }
 
-// lines iterates over the lines of a text without their newlines.
-func lines(s string) func(func(string) bool) {
+// Lines iterates over the lines of a text without their newlines.
+func Lines(s string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for line := range strings.Lines(s) {
 			if !yield(strings.TrimSuffix(line, "\n")) {

@@ -16,7 +16,7 @@ import (
 func TestCrashBoot(t *testing.T) {
 	var count crashCount
 	count.report(t)
-	boot := fakeBoots(t)
+	boot := FakeBoots(t)
 	for _, s := range []scenario{
 		{name: "attach and stage"},
 		{name: "bound, no stage", tune: withoutStage},
@@ -39,15 +39,15 @@ func TestCrashBoot(t *testing.T) {
 func (s scenario) crashBoot(t *testing.T, at int, boot func(*testing.T), count *crashCount) (reached bool) {
 	t.Run(fmt.Sprintf("at %d", at), func(t *testing.T) {
 		h := s.prepare(t)
-		h.must(h.claim("a", bound(h)))
-		h.must(h.claim("b", readOnly(h)))
-		h.must(h.claim("c", plain(h)))
+		h.Must(h.claim("a", bound(h)))
+		h.Must(h.claim("b", readOnly(h)))
+		h.Must(h.claim("c", plain(h)))
 		before := h.claimList()
-		pid := h.pluginPID("rec")
-		h.kill()
-		h.must(killed(pid))
+		pid := h.PluginPID("rec")
+		h.Kill()
+		h.Must(killed(pid))
 		h.unmountAll()
-		h.must(os.RemoveAll(filepath.Join(h.dir, "run")))
+		h.Must(os.RemoveAll(filepath.Join(h.Dir, "run")))
 		h.starts++
 		boot(t)
 
@@ -62,22 +62,22 @@ func (s scenario) crashBoot(t *testing.T, at int, boot func(*testing.T), count *
 		}
 		points := h.points()
 		h.disarm()
-		h.must(h.up())
+		h.Must(h.up())
 		count.recoveries.Add(1)
 		h.settle()
 		if after := h.claimList(); !slices.Equal(after, before) {
 			t.Errorf("the claims are %+v, were %+v; points: %q", after, before, points)
 		}
-		s.outcome(h, "", h.pluginPID("rec"))
+		s.outcome(h, "", h.PluginPID("rec"))
 	})
 	return reached && !t.Failed()
 }
 
 func (h *crashHost) claimList() []api.Claim {
-	h.t.Helper()
+	h.T.Helper()
 	ctx, cancel := h.ctx()
 	defer cancel()
 	all, err := h.api.Claims(ctx, apiclient.ClaimFilter{})
-	h.must(err)
+	h.Must(err)
 	return all
 }

@@ -20,17 +20,17 @@ import (
 // settle waits until agree finds no difference. After the time limit it fails the test with the
 // difference.
 func (h *crashHost) settle() {
-	h.t.Helper()
+	h.T.Helper()
 	end := time.Now().Add(patience)
 	for {
 		err := h.agree()
 		switch {
 		case err == nil:
 			return
-		case h.t.Failed():
-			h.t.FailNow()
+		case h.T.Failed():
+			h.T.FailNow()
 		case time.Now().After(end):
-			h.t.Fatalf("it does not settle: %v\ncalls:\n%s", err, h.calls(0))
+			h.T.Fatalf("it does not settle: %v\ncalls:\n%s", err, h.Calls(0))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -100,20 +100,20 @@ func (w *wanted) add(v api.Volume) error {
 		}
 		return "absent"
 	}
-	if want := is(held && h.cfg.Attach); v.Attached != want {
+	if want := is(held && h.Config.Attach); v.Attached != want {
 		return fmt.Errorf("volume %q is attached: %s, want %s", id, v.Attached, want)
 	}
-	if want := is(held && h.cfg.Stage); v.Staged != want {
+	if want := is(held && h.Config.Stage); v.Staged != want {
 		return fmt.Errorf("volume %q is staged: %s, want %s", id, v.Staged, want)
 	}
-	if held && h.cfg.Attach {
+	if held && h.Config.Attach {
 		w.attached = append(w.attached, external)
 		w.view = append(w.view, "attached "+external)
 	}
-	if held && h.cfg.Stage {
-		w.mounts = append(w.mounts, h.stagingPath(id))
-		w.below = append(w.below, h.stagingPath(id))
-		w.view = append(w.view, "staged "+external+" "+h.stagingPath(id))
+	if held && h.Config.Stage {
+		w.mounts = append(w.mounts, h.StagingPath(id))
+		w.below = append(w.below, h.StagingPath(id))
+		w.view = append(w.view, "staged "+external+" "+h.StagingPath(id))
 	}
 	for _, c := range v.Claims {
 		if c.State != api.ClaimMounted || !c.Wanted {
@@ -126,7 +126,7 @@ func (w *wanted) add(v api.Volume) error {
 		if c.At != "" {
 			w.mounts = append(w.mounts, c.At)
 		}
-		note := filepath.Join(h.dir, "d", "csi", "rec", "meta", volume.VolumeComponent(id)+"@"+volume.AllocComponent(c.Alloc)+".json")
+		note := filepath.Join(h.Dir, "d", "csi", "rec", "meta", volume.VolumeComponent(id)+"@"+volume.AllocComponent(c.Alloc)+".json")
 		w.below = append(append(w.below, c.Target, note), volume.TargetDirs(c.Target)...)
 		w.view = append(w.view, "published "+external+" "+c.Target)
 	}
@@ -177,7 +177,7 @@ func (h *crashHost) usable(c api.Claim) error {
 // the alloc needs that. The mount options nosuid and nodev must be set, so that files in the volume
 // give such users no additional rights.
 func (h *crashHost) reachable(c api.Claim) error {
-	modes := map[string]os.FileMode{filepath.Dir(c.Target): 0o711, filepath.Join(h.dir, "d/csi/rec/staging"): 0o700}
+	modes := map[string]os.FileMode{filepath.Dir(c.Target): 0o711, filepath.Join(h.Dir, "d/csi/rec/staging"): 0o700}
 	if c.At != "" {
 		modes[filepath.Dir(c.Target)] = 0o700
 	}
@@ -186,7 +186,7 @@ func (h *crashHost) reachable(c api.Claim) error {
 			return fmt.Errorf("%s has mode %o, want %o", dir, info.Mode().Perm(), want)
 		}
 	}
-	for line := range lines(h.mounts()) {
+	for line := range Lines(h.Mounts()) {
 		f := strings.Fields(line)
 		if opts := "," + f[5] + ","; f[4] == c.Target && (!strings.Contains(opts, ",nosuid,") || !strings.Contains(opts, ",nodev,")) {
 			return fmt.Errorf("%s has the options %s", c.Target, f[5])
@@ -199,8 +199,8 @@ func (h *crashHost) reachable(c api.Claim) error {
 // excludes the data dir.
 func (h *crashHost) mountPoints() []string {
 	var all []string
-	for line := range lines(h.mounts()) {
-		if at := strings.Fields(line)[4]; at != filepath.Join(h.dir, "d") {
+	for line := range Lines(h.Mounts()) {
+		if at := strings.Fields(line)[4]; at != filepath.Join(h.Dir, "d") {
 			all = append(all, at)
 		}
 	}
@@ -212,7 +212,7 @@ func (h *crashHost) mountPoints() []string {
 // mounts.
 func (h *crashHost) leftDirs() []string {
 	var all []string
-	root := filepath.Join(h.dir, "d", "csi")
+	root := filepath.Join(h.Dir, "d", "csi")
 	mounts := h.mountPoints()
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -231,7 +231,7 @@ func (h *crashHost) leftDirs() []string {
 		}
 		return nil
 	})
-	h.must(err)
+	h.Must(err)
 	slices.Sort(all)
 	return all
 }
@@ -256,10 +256,10 @@ func (h *crashHost) attachments() []string {
 // pluginView returns the effects that the plugin's journal shows as made and not undone. A question
 // mark marks an effect whose call did not succeed.
 func (h *crashHost) pluginView() []string {
-	j, err := csitest.LoadJournal(h.cfg.JournalPath())
-	h.must(err)
+	j, err := csitest.LoadJournal(h.Config.JournalPath())
+	h.Must(err)
 	if len(j.Violations) > 0 {
-		h.t.Fatalf("a rule of CSI was broken: %s\ncalls:\n%s", j.Violations[0], j.Calls.Mutating())
+		h.T.Fatalf("a rule of CSI was broken: %s\ncalls:\n%s", j.Violations[0], j.Calls.Mutating())
 	}
 	view := map[string]string{}
 	for _, c := range j.Calls {
@@ -286,13 +286,13 @@ func (h *crashHost) pluginView() []string {
 
 // atMost fails the test if the plugin received the same call for the same object more than n times.
 func (h *crashHost) atMost(n int, since int64) {
-	h.t.Helper()
+	h.T.Helper()
 	type call struct{ method, what string }
 	made := map[call]int{}
-	for _, c := range h.calls(since) {
+	for _, c := range h.Calls(since) {
 		what, _ := thing(c)
 		if made[call{c.Method, what}]++; made[call{c.Method, what}] == n+1 {
-			h.t.Errorf("%s was called more than %d times for %s:\n%s", c.Method, n, what, h.calls(since))
+			h.T.Errorf("%s was called more than %d times for %s:\n%s", c.Method, n, what, h.Calls(since))
 		}
 	}
 }
@@ -317,33 +317,33 @@ func thing(c csitest.Call) (what string, makes bool) {
 // finish detaches all claims and stops the agent with SIGTERM. It then checks that the state
 // database contains no pending call and no volume that the node still uses.
 func (h *crashHost) finish() {
-	h.t.Helper()
+	h.T.Helper()
 	for _, c := range h.claimList() {
-		h.must(h.detach(c.Volume, c.Alloc))
+		h.Must(h.detach(c.Volume, c.Alloc))
 	}
 	h.settle()
-	h.must(h.signal(syscall.SIGTERM))
+	h.Must(h.Signal(syscall.SIGTERM))
 	if left := h.mountPoints(); len(left) > 0 {
-		h.t.Errorf("still mounted: %q", left)
+		h.T.Errorf("still mounted: %q", left)
 	}
 	records, debts := h.records()
 	for _, d := range debts {
 		r := d.Whole()
 		r.Node.Watches = nil // watches do not count, because they only wait for late effects
 		if r.Held() {
-			h.t.Errorf("still owed: %+v", r)
+			h.T.Errorf("still owed: %+v", r)
 		}
 	}
 	for _, r := range records {
 		r.Node.Watches = nil // watches only wait for late effects
 		if r.Held() || r.Node.Mode != nil {
-			h.t.Errorf("still held: %+v", r)
+			h.T.Errorf("still held: %+v", r)
 		}
 	}
 	stored := h.stored()
 	if h.seeded["data"] {
 		if err := h.holds(filepath.Join(stored["ext/data"], "data"), "data"); err != nil {
-			h.t.Error(err)
+			h.T.Error(err)
 		}
 	}
 	var have []string
@@ -352,6 +352,6 @@ func (h *crashHost) finish() {
 	}
 	slices.Sort(have)
 	if ids := slices.Sorted(maps.Keys(stored)); !slices.Equal(ids, have) && !h.orphans {
-		h.t.Errorf("the plugin has volumes %q, the records %q", ids, have)
+		h.T.Errorf("the plugin has volumes %q, the records %q", ids, have)
 	}
 }

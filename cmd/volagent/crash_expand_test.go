@@ -8,7 +8,7 @@ import (
 // grownTo is the new size of volume "data", in bytes.
 const grownTo = 8 << 20
 
-func growing(tune func(*csitest.Config)) func(*csitest.Config) {
+func WithExpansion(tune func(*csitest.Config)) func(*csitest.Config) {
 	return func(c *csitest.Config) {
 		c.Expand, c.NodeExpand = true, true
 		if tune != nil {
@@ -21,7 +21,7 @@ func growing(tune func(*csitest.Config)) func(*csitest.Config) {
 // stored, the agent completes the expansion without another request and without a remount.
 func expanding(name string, tune func(*csitest.Config), held ...string) scenario {
 	return scenario{
-		name: name, tune: growing(tune), binding: 1, keeps: held,
+		name: name, tune: WithExpansion(tune), binding: 1, keeps: held,
 		before: func(h *crashHost) { h.claims(held) },
 		act: func(h *crashHost) error {
 			ctx, cancel := h.ctx()
@@ -32,13 +32,13 @@ func expanding(name string, tune func(*csitest.Config), held ...string) scenario
 		done: func(h *crashHost) bool { return h.volume("data").Capacity == grownTo },
 		after: func(h *crashHost) {
 			if len(held) == 0 { // the volume may already have the new size
-				h.must(h.claim("late", api.ClaimRequest{}))
+				h.Must(h.claim("late", api.ClaimRequest{}))
 			}
 			ctx, cancel := h.ctx()
 			defer cancel()
 			st, err := h.api.VolumeStats(ctx, "data")
 			if err != nil || st.BytesTotal != grownTo {
-				h.t.Errorf("what is mounted has %+v, %v", st, err)
+				h.T.Errorf("what is mounted has %+v, %v", st, err)
 			}
 		},
 	}
@@ -70,7 +70,7 @@ func expandScenarios() []scenario {
 		mounted,
 		expanding("expand, mounted, no stage", withoutStage, "a"),
 		expanding("expand, free", nil),
-		expanding("expand, free, neither", withNeither),
+		expanding("expand, free, neither", PublishOnly),
 		expanding("expand, free, offline", func(c *csitest.Config) { c.Offline = true }),
 		expandingClaimed("expand and claim, offline", func(c *csitest.Config) { c.Offline = true }),
 	}

@@ -23,7 +23,7 @@ import (
 
 // crashHost is a host whose agent or plugin dies at a point that the test orders.
 type crashHost struct {
-	recorded
+	Recorded
 	api *apiclient.Client
 	// orders is the directory through which the test gives orders to the agent. runs is the number
 	// of orders.
@@ -34,7 +34,7 @@ type crashHost struct {
 	seeded map[string]bool
 	// orphans allows volumes of the plugin that have no record in the agent.
 	orphans bool
-	holder  *sleeper // a process that uses a volume
+	holder  *Sleeper // a process that uses a volume
 }
 
 // crashDeadline is the timeout of each call to the plugin. After its start the agent waits this
@@ -54,14 +54,14 @@ func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 			tune(c)
 		}
 	}
-	h := &crashHost{recorded: prepared(t, crashDeadline, placed), starts: 1, seeded: map[string]bool{}}
-	h.api = apiclient.New(h.socket())
+	h := &crashHost{Recorded: NewRecorded(t, crashDeadline, placed), starts: 1, seeded: map[string]bool{}}
+	h.api = apiclient.New(h.Socket())
 	t.Cleanup(h.api.Close)
-	h.orders, h.binds = filepath.Join(h.dir, "o"), filepath.Join(h.dir, "at")
-	h.must(os.Mkdir(h.orders, 0o700))
-	h.must(os.Mkdir(h.binds, 0o755))
+	h.orders, h.binds = filepath.Join(h.Dir, "o"), filepath.Join(h.Dir, "at")
+	h.Must(os.Mkdir(h.orders, 0o700))
+	h.Must(os.Mkdir(h.binds, 0o755))
 	// Disable the bundled driver, because the tests do not need its process.
-	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "local.yaml"), []byte("id: local\nsocket: "+h.dir+"/none.sock\n"), 0o644))
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "local.yaml"), []byte("id: local\nsocket: "+h.Dir+"/none.sock\n"), 0o644))
 	return h
 }
 
@@ -72,16 +72,16 @@ func (h *crashHost) ctx() (context.Context, context.CancelFunc) {
 // launch starts an agent. If obeys is set, it starts the crashing agent, and otherwise the built
 // program.
 func (h *crashHost) launch(obeys bool) {
-	h.t.Helper()
-	program, env := filepath.Join(binDir, "volagent"), h.env
+	h.T.Helper()
+	program, env := filepath.Join(BinDir, "volagent"), h.Env
 	if obeys {
 		self, err := os.Executable()
-		h.must(err)
+		h.Must(err)
 		program, env = self, append(env, crashEnv+"="+h.orders)
 	}
-	h.cmd = exec.Command(program, h.args()...)
-	h.cmd.Env, h.cmd.Stderr = env, h.log
-	h.must(h.cmd.Start())
+	h.Cmd = exec.Command(program, h.Args()...)
+	h.Cmd.Env, h.Cmd.Stderr = env, h.Log
+	h.Must(h.Cmd.Start())
 }
 
 // up waits until the agent answers and the plugin is ready. It returns an error if the agent ends
@@ -96,7 +96,7 @@ func (h *crashHost) up() error {
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("the plugin is not ready in time: %+v, %w", p, err)
-		case ended(h.cmd.Process.Pid):
+		case ProcessEnded(h.Cmd.Process.Pid):
 			return errors.New("the agent has ended")
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -105,23 +105,23 @@ func (h *crashHost) up() error {
 
 // order tells the agent where to die. The agent counts points from 1 again.
 func (h *crashHost) order(o order) {
-	h.t.Helper()
+	h.T.Helper()
 	h.runs++
 	o.Run = h.runs
-	h.must(o.give(h.orders))
+	h.Must(o.give(h.orders))
 }
 
 // onDisk reports whether the database file without its log contains all committed changes.
 func (h *crashHost) onDisk() bool {
-	h.t.Helper()
-	path := filepath.Join(h.dir, "d", "state.db")
+	h.T.Helper()
+	path := filepath.Join(h.Dir, "d", "state.db")
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return true // no agent has run yet
 	}
-	h.must(err)
+	h.Must(err)
 	alone := filepath.Join(h.orders, "alone.db")
-	h.must(os.WriteFile(alone, raw, 0o600))
+	h.Must(os.WriteFile(alone, raw, 0o600))
 	synced, _, err := statedb.Inspect(alone)
 	if err != nil {
 		return false // the file was copied during a commit
@@ -141,33 +141,33 @@ func (h *crashHost) onDisk() bool {
 }
 
 func (h *crashHost) disarm() {
-	h.t.Helper()
-	h.must(os.Remove(filepath.Join(h.orders, "order")))
+	h.T.Helper()
+	h.Must(os.Remove(filepath.Join(h.orders, "order")))
 }
 
 func (h *crashHost) points() []string {
-	h.t.Helper()
+	h.T.Helper()
 	ps, err := pointsOf(h.orders, h.runs)
-	h.must(err)
+	h.Must(err)
 	return ps
 }
 
 // dead waits until the agent has killed itself, and reports whether it did so in time.
 func (h *crashHost) dead() bool {
-	h.t.Helper()
-	ended := waited(h.cmd)
+	h.T.Helper()
+	ended := waited(h.Cmd)
 	select {
 	case <-ended:
-		ws, ok := h.cmd.ProcessState.Sys().(syscall.WaitStatus)
+		ws, ok := h.Cmd.ProcessState.Sys().(syscall.WaitStatus)
 		if !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
-			h.t.Fatalf("the agent ended by itself: %v", h.cmd.ProcessState)
+			h.T.Fatalf("the agent ended by itself: %v", h.Cmd.ProcessState)
 		}
-		h.cmd = nil
+		h.Cmd = nil
 		return true
 	case <-time.After(patience):
-		h.must(h.cmd.Process.Kill())
+		h.Must(h.Cmd.Process.Kill())
 		<-ended
-		h.cmd = nil
+		h.Cmd = nil
 		return false
 	}
 }
@@ -185,13 +185,13 @@ func waited(cmd *exec.Cmd) <-chan struct{} {
 // records returns the stored records and pending calls. It opens the database itself, so the agent
 // must not run.
 func (h *crashHost) records() (all []volume.Record, debts []statedb.Leftover) {
-	h.t.Helper()
-	path := filepath.Join(h.dir, "d", "state.db")
-	h.must(statedb.Check(path))
+	h.T.Helper()
+	path := filepath.Join(h.Dir, "d", "state.db")
+	h.Must(statedb.Check(path))
 	db, err := statedb.Open(path, statedb.Options{})
-	h.must(err)
+	h.Must(err)
 	all, debts = db.Volumes(), statedb.Leftovers.All(db)
-	h.must(db.Close())
+	h.Must(db.Close())
 	return all, debts
 }
 
@@ -233,8 +233,8 @@ func (h *crashHost) remove(id string) error {
 	return err
 }
 
-// spec returns the specification of a volume that several allocs of this host may claim.
-func spec(id, external string) api.VolumeSpec {
+// MultiWriterSpec returns the specification of a volume that several allocs of this host may claim.
+func MultiWriterSpec(id, external string) api.VolumeSpec {
 	return api.VolumeSpec{
 		ID: id, PluginID: "rec", ExternalID: external,
 		Capabilities: []api.Capability{{AccessMode: "single-node-multi-writer", AttachmentMode: "file-system"}},
@@ -244,14 +244,14 @@ func spec(id, external string) api.VolumeSpec {
 func (h *crashHost) registerData() error {
 	ctx, cancel := h.ctx()
 	defer cancel()
-	_, err := h.api.RegisterVolume(ctx, spec("data", "ext/data"), false)
+	_, err := h.api.RegisterVolume(ctx, MultiWriterSpec("data", "ext/data"), false)
 	return err
 }
 
 func (h *crashHost) create(id string) error {
 	ctx, cancel := h.ctx()
 	defer cancel()
-	r, err := h.api.CreateVolume(ctx, spec(id, ""), false)
+	r, err := h.api.CreateVolume(ctx, MultiWriterSpec(id, ""), false)
 	if err == nil && (r.Volume.Spec.ExternalID != id || !r.Volume.Created) {
 		err = fmt.Errorf("created as %+v", r.Volume)
 	}
@@ -260,10 +260,10 @@ func (h *crashHost) create(id string) error {
 
 // seed writes a file to a volume and leaves the volume unclaimed.
 func (h *crashHost) seed(id string) {
-	h.t.Helper()
-	h.must(h.claimOf(id, "seed", api.ClaimRequest{}))
-	h.must(os.WriteFile(filepath.Join(h.wantPath(id, "seed", ""), "file"), []byte(content(id)), 0o644))
-	h.must(h.detach(id, "seed"))
+	h.T.Helper()
+	h.Must(h.claimOf(id, "seed", api.ClaimRequest{}))
+	h.Must(os.WriteFile(filepath.Join(h.wantPath(id, "seed", ""), "file"), []byte(content(id)), 0o644))
+	h.Must(h.detach(id, "seed"))
 	h.seeded[id] = true
 }
 
@@ -273,49 +273,49 @@ func (h *crashHost) wantPath(id, alloc, at string) string {
 	if at != "" {
 		return at
 	}
-	return filepath.Join(h.dir, "d/csi/rec/per-alloc", alloc, id)
+	return filepath.Join(h.Dir, "d/csi/rec/per-alloc", alloc, id)
 }
 
 // at creates an own directory for a claim and returns its path.
 func (h *crashHost) at(name string) string {
 	dir := filepath.Join(h.binds, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		h.t.Fatal(err)
+		h.T.Fatal(err)
 	}
 	return dir
 }
 
 // pluginStarts returns the number of times that the plugin was started.
 func (h *crashHost) pluginStarts() int {
-	h.t.Helper()
-	j, err := csitest.LoadJournal(h.cfg.JournalPath())
-	h.must(err)
+	h.T.Helper()
+	j, err := csitest.LoadJournal(h.Config.JournalPath())
+	h.Must(err)
 	return j.Starts
 }
 
 // volume returns a volume from the API, or nil if the volume does not exist.
 func (h *crashHost) volume(id string) *api.Volume {
-	h.t.Helper()
+	h.T.Helper()
 	ctx, cancel := h.ctx()
 	defer cancel()
 	v, err := h.api.Volume(ctx, id)
-	if codeOf(err) == api.CodeNotFound {
+	if CodeOf(err) == api.CodeNotFound {
 		return nil
 	}
-	h.must(err)
+	h.Must(err)
 	return v
 }
 
 // claimed reports whether an alloc has a claim on volume "data".
 func (h *crashHost) claimed(alloc string) bool {
-	h.t.Helper()
+	h.T.Helper()
 	ctx, cancel := h.ctx()
 	defer cancel()
 	_, err := h.api.Claim(ctx, "data", alloc)
-	if codeOf(err) == api.CodeNotFound {
+	if CodeOf(err) == api.CodeNotFound {
 		return false
 	}
-	h.must(err)
+	h.Must(err)
 	return true
 }
 
@@ -323,7 +323,7 @@ func (h *crashHost) claimed(alloc string) bool {
 // ids, so a new mount makes a difference.
 func (h *crashHost) mountsOf(allocs []string) string {
 	var out []string
-	for line := range lines(h.mounts()) {
+	for line := range Lines(h.Mounts()) {
 		for _, a := range allocs {
 			if strings.Contains(line, "/per-alloc/"+a+"/") || strings.Contains(line, " "+h.binds+"/"+a+" ") {
 				out = append(out, line)
@@ -335,15 +335,15 @@ func (h *crashHost) mountsOf(allocs []string) string {
 
 // stored returns the directory of each volume in the plugin's storage, by volume id.
 func (h *crashHost) stored() map[string]string {
-	h.t.Helper()
+	h.T.Helper()
 	all := map[string]string{}
-	files, err := filepath.Glob(filepath.Join(h.cfg.Base, "volumes", "*", "volume.json"))
-	h.must(err)
+	files, err := filepath.Glob(filepath.Join(h.Config.Base, "volumes", "*", "volume.json"))
+	h.Must(err)
 	for _, file := range files {
 		var v struct{ ID string }
 		h.readJSON(file, &v)
 		if _, twice := all[v.ID]; twice {
-			h.t.Errorf("the plugin has volume %q twice", v.ID)
+			h.T.Errorf("the plugin has volume %q twice", v.ID)
 		}
 		all[v.ID] = filepath.Dir(file)
 	}
@@ -351,8 +351,8 @@ func (h *crashHost) stored() map[string]string {
 }
 
 func (h *crashHost) readJSON(file string, v any) {
-	h.t.Helper()
+	h.T.Helper()
 	raw, err := os.ReadFile(file)
-	h.must(err)
-	h.must(json.Unmarshal(raw, v))
+	h.Must(err)
+	h.Must(json.Unmarshal(raw, v))
 }

@@ -21,7 +21,7 @@ import (
 func TestCrashPower(t *testing.T) {
 	var count crashCount
 	count.report(t)
-	boot := fakeBoots(t)
+	boot := FakeBoots(t)
 	for _, s := range scenarios() {
 		if s.commits || !*crashFull && !s.every {
 			continue // a forced deregister needs its mount and the process that uses the mount
@@ -44,9 +44,9 @@ func TestCrashPower(t *testing.T) {
 	}
 }
 
-// fakeBoots returns a function that simulates a boot. Each call gives this mount namespace a new
+// FakeBoots returns a function that simulates a boot. Each call gives this mount namespace a new
 // boot id.
-func fakeBoots(t *testing.T) (next func(*testing.T)) {
+func FakeBoots(t *testing.T) (next func(*testing.T)) {
 	t.Helper()
 	const bootID = "/proc/sys/kernel/random/boot_id"
 	file := filepath.Join(t.TempDir(), "boot_id")
@@ -77,11 +77,11 @@ func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(
 	h.orphans = s.orphans
 	h.makeDisk()
 	h.launch(true)
-	h.must(h.up())
+	h.Must(h.up())
 	s.begin(h)
 
-	pid := h.pluginPID("rec")
-	h.order(order{At: at, Agent: true, Plugin: pid, Commits: s.commits, PowerOf: filepath.Join(h.dir, "d"), Later: later})
+	pid := h.PluginPID("rec")
+	h.order(order{At: at, Agent: true, Plugin: pid, Commits: s.commits, PowerOf: filepath.Join(h.Dir, "d"), Later: later})
 	err := s.act(h)
 	if !h.dead() {
 		t.Fatalf("the agent did not come to this point: %q, %v", h.points(), err)
@@ -91,14 +91,14 @@ func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(
 	points := h.points()
 	h.disarm()
 	h.unmountAll()
-	h.must(os.RemoveAll(filepath.Join(h.dir, "run")))
+	h.Must(os.RemoveAll(filepath.Join(h.Dir, "run")))
 	h.starts++
 
 	boot(t)
 	h.mountDisk()
 	h.records()
 	h.launch(false)
-	h.must(h.up())
+	h.Must(h.up())
 	count.recoveries.Add(1)
 	if !s.rough {
 		h.settle()
@@ -111,42 +111,42 @@ func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(
 		t.Errorf("it was acknowledged and is not done; points: %q, answer: %v", points, err)
 	}
 	s.repeat(h, isDone)
-	s.outcome(h, h.mountsOf(s.keeps), h.pluginPID("rec"))
+	s.outcome(h, h.mountsOf(s.keeps), h.PluginPID("rec"))
 }
 
 // makeDisk puts the data dir on its own ext4 file system.
 func (h *crashHost) makeDisk() {
-	h.t.Helper()
-	image := filepath.Join(h.dir, "disk")
-	h.must(os.WriteFile(image, nil, 0o600))
-	h.must(os.Truncate(image, 64<<20))
+	h.T.Helper()
+	image := filepath.Join(h.Dir, "disk")
+	h.Must(os.WriteFile(image, nil, 0o600))
+	h.Must(os.Truncate(image, 64<<20))
 	h.run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,nodiscard", image)
-	h.must(os.Mkdir(filepath.Join(h.dir, "d"), 0o711))
+	h.Must(os.Mkdir(filepath.Join(h.Dir, "d"), 0o711))
 	h.mountDisk()
 }
 
 func (h *crashHost) mountDisk() {
-	h.t.Helper()
-	h.run("mount", "-o", "loop", filepath.Join(h.dir, "disk"), filepath.Join(h.dir, "d"))
+	h.T.Helper()
+	h.run("mount", "-o", "loop", filepath.Join(h.Dir, "disk"), filepath.Join(h.Dir, "d"))
 }
 
 func (h *crashHost) run(argv ...string) {
-	h.t.Helper()
+	h.T.Helper()
 	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-		h.t.Fatalf("%q: %v\n%s", argv, err, out)
+		h.T.Fatalf("%q: %v\n%s", argv, err, out)
 	}
 }
 
 // unmountAll unmounts all mounts below the host's directory, the newest mount first. It retries
 // because a killed process may keep a file open for a moment.
 func (h *crashHost) unmountAll() {
-	h.t.Helper()
-	for _, line := range slices.Backward(slices.Collect(lines(h.mounts()))) {
+	h.T.Helper()
+	for _, line := range slices.Backward(slices.Collect(Lines(h.Mounts()))) {
 		at := strings.Fields(line)[4]
-		h.await("the unmount of "+at, func() bool {
+		h.Await("the unmount of "+at, func() bool {
 			err := syscall.Unmount(at, 0)
 			if !errors.Is(err, syscall.EBUSY) {
-				h.must(err)
+				h.Must(err)
 			}
 			return err == nil
 		})

@@ -40,7 +40,7 @@ type scenario struct {
 var (
 	withoutStage  = func(c *csitest.Config) { c.Stage = false }
 	withoutAttach = func(c *csitest.Config) { c.Attach = false }
-	withNeither   = func(c *csitest.Config) { c.Stage, c.Attach = false, false }
+	PublishOnly   = func(c *csitest.Config) { c.Stage, c.Attach = false, false }
 )
 
 func scenarios() []scenario {
@@ -66,9 +66,9 @@ func bound(h *crashHost) api.ClaimRequest  { return api.ClaimRequest{At: h.at("a
 
 // claims claims volume "data" for each of the given allocs.
 func (h *crashHost) claims(allocs []string) {
-	h.t.Helper()
+	h.T.Helper()
 	for _, a := range allocs {
-		h.must(h.claim(a, api.ClaimRequest{}))
+		h.Must(h.claim(a, api.ClaimRequest{}))
 	}
 }
 
@@ -79,13 +79,13 @@ func claimScenarios() []scenario {
 		first,
 		claiming("claim, no stage", withoutStage, plain),
 		claiming("claim, no attach", withoutAttach, plain),
-		claiming("claim, neither", withNeither, plain),
+		claiming("claim, neither", PublishOnly, plain),
 		claiming("claim, read-only", nil, readOnly),
 		claiming("claim, bound", nil, bound),
 		upgraded(),
 		claiming("second claim", nil, plain, "b"),
 		claiming("second claim, read-only", nil, readOnly, "b"),
-		claiming("second claim, bound, neither", withNeither, bound, "b"),
+		claiming("second claim, bound, neither", PublishOnly, bound, "b"),
 	}
 }
 
@@ -93,23 +93,23 @@ func claimScenarios() []scenario {
 // plugin now needs ControllerPublish and staging. The agent must store its choice of sides before
 // the first call.
 func upgraded() scenario {
-	s := claiming("claim, plugin upgraded", withNeither, plain)
+	s := claiming("claim, plugin upgraded", PublishOnly, plain)
 	s.before = func(h *crashHost) {
-		pid := h.pluginPID("rec")
-		h.must(h.signal(syscall.SIGTERM))
-		h.must(killed(pid))
+		pid := h.PluginPID("rec")
+		h.Must(h.Signal(syscall.SIGTERM))
+		h.Must(killed(pid))
 		h.starts++
-		h.cfg.Attach, h.cfg.Stage = true, true
-		h.writePlugin(crashDeadline)
-		h.fault(csitest.Fault{Method: csitest.Probe, Hang: true, Times: -1})
+		h.Config.Attach, h.Config.Stage = true, true
+		h.WritePlugin(crashDeadline)
+		h.AddFaults(csitest.Fault{Method: csitest.Probe, Hang: true, Times: -1})
 		h.launch(true)
-		h.await("the plugin's process", func() bool { return h.pluginStarts() == h.starts && h.pluginPID("rec") != 0 })
+		h.Await("the plugin's process", func() bool { return h.pluginStarts() == h.starts && h.PluginPID("rec") != 0 })
 	}
 	s.act = func(h *crashHost) error {
 		ctx, cancel := h.ctx()
 		defer cancel()
 		_, err := h.api.ClaimVolume(ctx, "data", "a", api.ClaimRequest{}, 0)
-		h.must(h.cfg.Faults().Clear())
+		h.Must(h.Config.Faults().Clear())
 		if err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func detaching(name string, tune func(*csitest.Config), req func(*crashHost) api
 		name: name, tune: tune, binding: 1, keeps: kept, again: api.CodeNotFound,
 		before: func(h *crashHost) {
 			h.claims(kept)
-			h.must(h.claim("a", req(h)))
+			h.Must(h.claim("a", req(h)))
 		},
 		act:  func(h *crashHost) error { return h.detach("data", "a") },
 		done: func(h *crashHost) bool { return !h.claimed("a") },
@@ -138,7 +138,7 @@ func detachScenarios() []scenario {
 		last,
 		detaching("last detach, no stage", withoutStage, plain),
 		detaching("last detach, no attach", withoutAttach, plain),
-		detaching("last detach, neither", withNeither, plain),
+		detaching("last detach, neither", PublishOnly, plain),
 		detaching("last detach, read-only", nil, readOnly),
 		detaching("last detach, bound", nil, bound),
 		detaching("detach of one of two", nil, plain, "b"),
@@ -153,7 +153,7 @@ func volumeScenarios() []scenario {
 	return []scenario{
 		{
 			name: "register", binding: 1, atOnce: true, orphans: true,
-			before: func(h *crashHost) { h.must(h.deregister("data", false)) },
+			before: func(h *crashHost) { h.Must(h.deregister("data", false)) },
 			act:    (*crashHost).registerData,
 			done:   func(h *crashHost) bool { return h.volume("data") != nil },
 		},
@@ -172,7 +172,7 @@ func volumeScenarios() []scenario {
 		{
 			name: "delete", binding: 2, rough: true, again: api.CodeNotFound,
 			before: func(h *crashHost) {
-				h.must(h.create("made"))
+				h.Must(h.create("made"))
 				h.seed("made")
 				delete(h.seeded, "made")
 			},
@@ -192,11 +192,11 @@ func forced() scenario {
 		act:    func(h *crashHost) error { return h.deregister("data", true) },
 		done:   func(h *crashHost) bool { return h.volume("data") == nil },
 		after: func(h *crashHost) {
-			if got := strings.Count(h.mounts(), "\n"); got != 2 {
-				h.t.Errorf("%d mounts are left, want the staging and the target:\n%s", got, h.mounts())
+			if got := strings.Count(h.Mounts(), "\n"); got != 2 {
+				h.T.Errorf("%d mounts are left, want the staging and the target:\n%s", got, h.Mounts())
 			}
-			h.holder.kill()
-			h.must(h.registerData())
+			h.holder.Kill()
+			h.Must(h.registerData())
 		},
 	}
 }
@@ -204,14 +204,14 @@ func forced() scenario {
 // stuckRelease creates a claim and detaches it. The detach cannot complete, because a process uses
 // the claim's mount.
 func stuckRelease(h *crashHost) {
-	h.t.Helper()
-	h.must(h.claim("a", api.ClaimRequest{}))
-	h.holder = newSleeper(h.t, h.wantPath("data", "a", ""))
+	h.T.Helper()
+	h.Must(h.claim("a", api.ClaimRequest{}))
+	h.holder = StartSleeper(h.T, h.wantPath("data", "a", ""))
 	ctx, cancel := h.ctx()
 	defer cancel()
-	h.must(h.api.DetachClaim(ctx, "data", "a", noWait))
+	h.Must(h.api.DetachClaim(ctx, "data", "a", noWait))
 	// Wait for a long retry delay, so that no retry commits a change during the scenario.
-	h.await("the release to be stuck, and not to be tried again soon", func() bool {
+	h.Await("the release to be stuck, and not to be tried again soon", func() bool {
 		at := h.volume("data").Attempt
 		return at != nil && at.Tries > 2
 	})
@@ -225,8 +225,8 @@ func claimedAgain() scenario {
 		name: "claim after deregister -force", binding: 1, commits: true, rough: true,
 		before: func(h *crashHost) {
 			stuckRelease(h)
-			h.must(h.deregister("data", true))
-			h.must(h.registerData())
+			h.Must(h.deregister("data", true))
+			h.Must(h.registerData())
 		},
 		act: func(h *crashHost) error {
 			ctx, cancel := h.ctx()
@@ -236,11 +236,11 @@ func claimedAgain() scenario {
 		},
 		done: func(h *crashHost) bool { return h.claimed("b") },
 		after: func(h *crashHost) {
-			h.must(h.detach("data", "b"))
-			if got := strings.Count(h.mounts(), "\n"); got != 2 {
-				h.t.Errorf("%d mounts are left, want the staging and the target:\n%s", got, h.mounts())
+			h.Must(h.detach("data", "b"))
+			if got := strings.Count(h.Mounts(), "\n"); got != 2 {
+				h.T.Errorf("%d mounts are left, want the staging and the target:\n%s", got, h.Mounts())
 			}
-			h.holder.kill()
+			h.holder.Kill()
 		},
 	}
 }

@@ -21,7 +21,7 @@ func stateScenarios() []scenario {
 func draining() scenario {
 	return scenario{
 		name: "drain", binding: 2,
-		before: func(h *crashHost) { h.must(h.claim("a", api.ClaimRequest{})) },
+		before: func(h *crashHost) { h.Must(h.claim("a", api.ClaimRequest{})) },
 		act: func(h *crashHost) error {
 			ctx, cancel := h.ctx()
 			defer cancel()
@@ -36,7 +36,7 @@ func draining() scenario {
 			ctx, cancel := h.ctx()
 			defer cancel()
 			_, err := h.api.Undrain(ctx)
-			h.must(err)
+			h.Must(err)
 		},
 	}
 }
@@ -45,7 +45,7 @@ func draining() scenario {
 // claims of the given allocs. After the backup, the test detaches the claims and deregisters the
 // volume.
 func restoring(name string, held ...string) scenario {
-	file := func(h *crashHost) string { return filepath.Join(h.dir, "backup") }
+	file := func(h *crashHost) string { return filepath.Join(h.Dir, "backup") }
 	return scenario{
 		name: name, binding: 1, orphans: true,
 		before: func(h *crashHost) {
@@ -53,19 +53,19 @@ func restoring(name string, held ...string) scenario {
 			ctx, cancel := h.ctx()
 			defer cancel()
 			b, err := h.api.Backup(ctx)
-			h.must(err)
+			h.Must(err)
 			raw, err := io.ReadAll(b)
-			h.must(errors.Join(err, b.Close(), os.WriteFile(file(h), raw, 0o600)))
+			h.Must(errors.Join(err, b.Close(), os.WriteFile(file(h), raw, 0o600)))
 			for _, alloc := range held {
-				h.must(h.detach("data", alloc))
+				h.Must(h.detach("data", alloc))
 			}
-			h.must(h.deregister("data", false))
+			h.Must(h.deregister("data", false))
 		},
 		act: func(h *crashHost) error {
 			ctx, cancel := h.ctx()
 			defer cancel()
 			backup, err := os.ReadFile(file(h))
-			h.must(err)
+			h.Must(err)
 			if _, err := h.api.Restore(ctx, bytes.NewReader(backup), false); err != nil || len(held) == 0 {
 				return err
 			}

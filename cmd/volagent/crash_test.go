@@ -105,21 +105,21 @@ func (s scenario) prepare(t *testing.T) *crashHost {
 	h := newCrashHost(t, s.tune)
 	h.orphans = s.orphans
 	h.launch(true)
-	h.must(h.up())
+	h.Must(h.up())
 	s.begin(h)
 	return h
 }
 
 func (s scenario) begin(h *crashHost) {
-	h.t.Helper()
-	h.must(h.registerData())
+	h.T.Helper()
+	h.Must(h.registerData())
 	h.seed("data")
 	if s.before != nil {
 		s.before(h)
 	}
 	// Wait for the commit that no request waits for, so that this commit does not count as a point
 	// of act.
-	h.await("all that was told to be on disk", h.onDisk)
+	h.Await("all that was told to be on disk", h.onDisk)
 }
 
 // count runs the scenario without a death and returns all points that the agent reached.
@@ -127,11 +127,11 @@ func (s scenario) count(t *testing.T) (points []string) {
 	t.Helper()
 	t.Run("nobody dies", func(t *testing.T) {
 		h := s.prepare(t)
-		kept, pid := h.mountsOf(s.keeps), h.pluginPID("rec")
-		mark := h.mark()
+		kept, pid := h.mountsOf(s.keeps), h.PluginPID("rec")
+		mark := h.Mark()
 		h.order(order{Commits: s.commits})
-		h.must(s.act(h))
-		h.await("all of it to be on disk", h.onDisk)
+		h.Must(s.act(h))
+		h.Await("all of it to be on disk", h.onDisk)
 		h.disarm()
 		points = h.points()
 		if !s.commits {
@@ -178,14 +178,14 @@ func (s scenario) inOrder(t *testing.T, points []string) {
 // completely.
 func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 	h := s.prepare(t)
-	kept, pid := h.mountsOf(s.keeps), h.pluginPID("rec")
+	kept, pid := h.mountsOf(s.keeps), h.PluginPID("rec")
 	o := order{At: at, Agent: v.agent, Commits: s.commits}
 	if v.plugin {
 		o.Plugin = pid
 		h.starts++
 		count.plugins.Add(1)
 	}
-	mark := h.mark()
+	mark := h.Mark()
 	h.order(o)
 	err := s.act(h)
 	if v.agent {
@@ -197,12 +197,12 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		h.launch(false)
 	} else {
 		// A commit that no request waits for may come after the answer.
-		h.await("the point", func() bool { return len(h.points()) >= at })
+		h.Await("the point", func() bool { return len(h.points()) >= at })
 	}
 	points := h.points()
 	h.disarm()
-	h.await("the plugin", func() bool { return h.pluginStarts() == h.starts })
-	h.must(h.up())
+	h.Await("the plugin", func() bool { return h.pluginStarts() == h.starts })
+	h.Must(h.up())
 	count.recoveries.Add(1)
 	if !v.agent && err != nil && s.binding == 1 {
 		t.Errorf("the call failed: %v", err)
@@ -220,7 +220,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 	}
 	s.repeat(h, isDone)
 	if v.plugin {
-		pid = h.pluginPID("rec")
+		pid = h.PluginPID("rec")
 	}
 	s.outcome(h, kept, pid)
 }
@@ -237,31 +237,31 @@ func committed(points []string) (n int) {
 
 // repeat sends the interrupted request again and checks the answer.
 func (s scenario) repeat(h *crashHost, isDone bool) {
-	h.t.Helper()
+	h.T.Helper()
 	err := s.act(h)
-	if want := s.again; isDone && codeOf(err) != want || !isDone && err != nil {
-		h.t.Errorf("asked once more (done before: %v): %v", isDone, err)
+	if want := s.again; isDone && CodeOf(err) != want || !isDone && err != nil {
+		h.T.Errorf("asked once more (done before: %v): %v", isDone, err)
 	}
 	if !s.done(h) {
-		h.t.Error("it was asked for once more and is not done")
+		h.T.Error("it was asked for once more and is not done")
 	}
 }
 
 // outcome checks the state after the completion of act, whether or not a process died.
 func (s scenario) outcome(h *crashHost, kept string, pid int) {
-	h.t.Helper()
+	h.T.Helper()
 	if s.after != nil {
 		s.after(h)
 	}
 	h.settle()
 	if now := h.mountsOf(s.keeps); now != kept {
-		h.t.Errorf("mounts that were not to be touched changed:\n%s\nwere:\n%s", now, kept)
+		h.T.Errorf("mounts that were not to be touched changed:\n%s\nwere:\n%s", now, kept)
 	}
-	if now := h.pluginPID("rec"); now != pid {
-		h.t.Errorf("the plugin is process %d, was %d", now, pid)
+	if now := h.PluginPID("rec"); now != pid {
+		h.T.Errorf("the plugin is process %d, was %d", now, pid)
 	}
 	if got := h.pluginStarts(); got != h.starts {
-		h.t.Errorf("the plugin was started %d times, want %d", got, h.starts)
+		h.T.Errorf("the plugin was started %d times, want %d", got, h.starts)
 	}
 	h.finish()
 }

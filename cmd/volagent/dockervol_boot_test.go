@@ -17,17 +17,17 @@ import (
 // agent must not mistake containers of the earlier boot for running ones. Both runtimes are tested
 // in the same boots, because the agent needs minutes to be sure that no container remains.
 func TestRuntimeReboot(t *testing.T) {
-	boot := fakeBoots(t)
+	boot := FakeBoots(t)
 	var hosts []served
 	for _, name := range []string{"docker", "podman"} {
-		s := newServed(t, ownBox(t, &box{name: name, plain: true, more: []string{"--live-restore"}}))
+		s := newServed(t, OwnBox(t, &Box{Name: name, Plain: true, MoreArgs: []string{"--live-restore"}}))
 		hosts = append(hosts, s)
 		for _, v := range []string{"data", "own"} {
 			if out, err := s.create(v, "plugin=local"); err != nil {
 				t.Fatal(out)
 			}
 		}
-		s.box.must(t, slices.Insert(s.runArgs("again", "data:/data"), 1, "--restart=always")...)
+		s.box.Must(t, slices.Insert(s.runArgs("again", "data:/data"), 1, "--restart=always")...)
 		s.run("ro", "data:/data:ro")
 		s.run("alone", "own:/own")
 		s.sh("again", "echo on > /data/f")
@@ -39,11 +39,11 @@ func TestRuntimeReboot(t *testing.T) {
 	}
 	boot(t)
 	for _, s := range hosts {
-		s.start("local")
-		if s.box.name == "docker" {
-			s.must(s.box.startDaemon())
+		s.Start("local")
+		if s.box.Name == "docker" {
+			s.Must(s.box.StartDaemon())
 		} else { // podman-restart.service runs the same command
-			s.box.must(t, "start", "--all", "--filter", "restart-policy=always")
+			s.box.Must(t, "start", "--all", "--filter", "restart-policy=always")
 		}
 	}
 	for _, s := range hosts {
@@ -51,21 +51,21 @@ func TestRuntimeReboot(t *testing.T) {
 		if got := s.sh("again", "cat /data/f"); got != "on" {
 			t.Errorf("it reads %q", got)
 		}
-		s.box.must(t, "start", "alone", "ro")
+		s.box.Must(t, "start", "alone", "ro")
 		if got := s.sh("alone", "cat /own/f") + s.sh("ro", "cat /data/f"); got != "offon" {
 			t.Errorf("they read %q", got)
 		}
 		s.holds(s.both()...)
-		s.box.must(t, "rm", "-f", "again", "alone", "ro")
+		s.box.Must(t, "rm", "-f", "again", "alone", "ro")
 		s.clean()
-		s.box.must(t, "volume", "rm", "data", "own")
+		s.box.Must(t, "volume", "rm", "data", "own")
 	}
 }
 
 // both returns the expected claims while two containers share one volume and a third container uses
 // another volume. Podman has only one reference for all containers of a volume.
 func (s served) both() []string {
-	name, two := s.box.name, 1
+	name, two := s.box.Name, 1
 	if name == "docker" {
 		two = 2
 	}
@@ -76,35 +76,35 @@ func (s served) both() []string {
 // that a host keeps in memory. The processes are the agent, the plugins, the runtime with its
 // helpers, and the containers.
 func (s served) powerCut(containers ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	var pids []int
-	memory := []string{s.box.dir + "/exec", s.box.dir + "/run", s.box.dir + "/tmp", s.box.dir + "/pid", s.box.dir + "/s", s.pluginSocket(), filepath.Join(s.dir, "run")}
+	memory := []string{s.box.Dir + "/exec", s.box.Dir + "/run", s.box.Dir + "/tmp", s.box.Dir + "/pid", s.box.Dir + "/s", s.pluginSocket(), filepath.Join(s.Dir, "run")}
 	for _, c := range containers {
-		memory = append(memory, "/run/runc/"+s.box.must(s.t, "inspect", "--format", "{{.Id}}", c))
-		pid, err := strconv.Atoi(s.box.must(s.t, "inspect", "--format", "{{.State.Pid}}", c))
-		s.must(err)
+		memory = append(memory, "/run/runc/"+s.box.Must(s.T, "inspect", "--format", "{{.Id}}", c))
+		pid, err := strconv.Atoi(s.box.Must(s.T, "inspect", "--format", "{{.State.Pid}}", c))
+		s.Must(err)
 		pids = append(pids, pid)
 	}
-	s.kill()
+	s.Kill()
 	// Stop all processes before killing them. Otherwise one process could see the end of another
 	// process, and report it or restart that process.
-	pids = slices.Concat(processesNaming(s.t, s.box.dir), pids)
+	pids = slices.Concat(processesNaming(s.T, s.box.Dir), pids)
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
 		for _, pid := range pids {
 			if err := syscall.Kill(pid, sig); !errors.Is(err, syscall.ESRCH) {
-				s.must(err)
+				s.Must(err)
 			}
 		}
 	}
-	if s.box.daemon != nil {
-		_ = s.box.daemon.Wait() // the daemon was killed
-		s.box.daemon = nil
+	if s.box.Daemon != nil {
+		_ = s.box.Daemon.Wait() // the daemon was killed
+		s.box.Daemon = nil
 	}
-	s.await("the end of all", func() bool { return !slices.ContainsFunc(pids, func(pid int) bool { return !ended(pid) }) })
-	s.stopPlugins()
-	s.unmountAll()
-	s.must(s.box.unmountAll())
+	s.Await("the end of all", func() bool { return !slices.ContainsFunc(pids, func(pid int) bool { return !ProcessEnded(pid) }) })
+	s.StopPlugins()
+	UnmountAll(s.Host)
+	s.Must(s.box.UnmountAll())
 	for _, in := range memory {
-		s.must(os.RemoveAll(in))
+		s.Must(os.RemoveAll(in))
 	}
 }

@@ -21,31 +21,31 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// dockerPlugins is the directory in which docker searches for plugins. The tests mount their own
+// DockerPlugins is the directory in which docker searches for plugins. The tests mount their own
 // directory over the host's directory.
-const dockerPlugins = "/run/docker/plugins"
+const DockerPlugins = "/run/docker/plugins"
 
 var (
 	pluginsMu    sync.Mutex
 	pluginsShown bool
 )
 
-// showPlugins mounts the tests' own plugin directory, unless it is already mounted.
-func showPlugins() error {
+// ShowPlugins mounts the tests' own plugin directory, unless it is already mounted.
+func ShowPlugins() error {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()
 	if pluginsShown {
 		return nil
 	}
-	dir := filepath.Dir(dockerPlugins)
+	dir := filepath.Dir(DockerPlugins)
 	if err := errors.Join(os.MkdirAll(dir, 0o700), syscall.Mount("tmpfs", dir, "tmpfs", 0, "")); err != nil {
 		return err
 	}
 	pluginsShown = true
-	return os.Mkdir(dockerPlugins, 0o755)
+	return os.Mkdir(DockerPlugins, 0o755)
 }
 
-// hidePlugins unmounts the directory that showPlugins mounted.
+// hidePlugins unmounts the directory that ShowPlugins mounted.
 func hidePlugins() error {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()
@@ -53,66 +53,66 @@ func hidePlugins() error {
 		return nil
 	}
 	pluginsShown = false
-	return syscall.Unmount(filepath.Dir(dockerPlugins), syscall.MNT_DETACH)
+	return syscall.Unmount(filepath.Dir(DockerPlugins), syscall.MNT_DETACH)
 }
 
 // served is a host whose agent is the volume plugin of a container runtime.
 type served struct {
-	*host
-	box    *box
+	*Host
+	box    *Box
 	driver string // name of the agent's plugin in the runtime
 }
 
 // newServed starts an agent that serves volumes to the given runtime.
-func newServed(t testing.TB, b *box) served {
+func newServed(t testing.TB, b *Box) served {
 	t.Helper()
-	s := served{host: newHost(t)}
-	s.driver = "csi" + filepath.Base(s.dir)
-	if err := showPlugins(); err != nil {
+	s := served{Host: NewHost(t)}
+	s.driver = "csi" + filepath.Base(s.Dir)
+	if err := ShowPlugins(); err != nil {
 		t.Fatal(err)
 	}
 	sock := s.pluginSocket()
-	s.must(os.WriteFile(filepath.Join(s.dir, "volagent.yaml"), []byte("docker_socket: "+sock+"\n"), 0o644))
-	s.box = b.knowing(t, s.driver, sock)
-	s.env = append(s.env, s.box.env...)
+	s.Must(os.WriteFile(filepath.Join(s.Dir, "volagent.yaml"), []byte("docker_socket: "+sock+"\n"), 0o644))
+	s.box = withDriver(t, b, s.driver, sock)
+	s.Env = append(s.Env, s.box.Env...)
 	t.Cleanup(func() {
-		if s.cmd != nil {
-			s.must(s.signal(syscall.SIGTERM))
+		if s.Cmd != nil {
+			s.Must(s.Signal(syscall.SIGTERM))
 		}
-		if t.Failed() && s.box.daemon != nil {
-			raw, err := os.ReadFile(filepath.Join(s.box.dir, "log"))
+		if t.Failed() && s.box.Daemon != nil {
+			raw, err := os.ReadFile(filepath.Join(s.box.Dir, "log"))
 			t.Logf("dockerd's log: %v\n%s", err, raw)
 		}
 	})
-	s.start("local")
+	s.Start("local")
 	return s
 }
 
-func (s served) pluginSocket() string { return filepath.Join(dockerPlugins, s.driver+".sock") }
+func (s served) pluginSocket() string { return filepath.Join(DockerPlugins, s.driver+".sock") }
 
-// knowing returns the runtime with the agent as its volume plugin. Docker finds the plugin in its
+// withDriver returns the runtime with the agent as its volume plugin. Docker finds the plugin in its
 // plugin directory. Podman needs the plugin in its configuration.
-func (r *box) knowing(t testing.TB, driver, sock string) *box {
+func withDriver(t testing.TB, r *Box, driver, sock string) *Box {
 	t.Helper()
-	if r.name == "docker" {
+	if r.Name == "docker" {
 		return r
 	}
-	base, err := os.ReadFile(filepath.Join(r.dir, "containers.conf"))
+	base, err := os.ReadFile(filepath.Join(r.Dir, "containers.conf"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := filepath.Join(r.dir, driver+".conf")
+	conf := filepath.Join(r.Dir, driver+".conf")
 	base = fmt.Appendf(base, "volume_plugin_timeout = 20\n[engine.volume_plugins]\n%s = %q\n", driver, sock)
 	if err := os.WriteFile(conf, base, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	own := &box{name: r.name, dir: r.dir}
-	for _, v := range r.env {
+	own := &Box{Name: r.Name, Dir: r.Dir}
+	for _, v := range r.Env {
 		if !strings.HasPrefix(v, "CONTAINERS_CONF=") {
-			own.env = append(own.env, v)
+			own.Env = append(own.Env, v)
 		}
 	}
-	own.env = append(own.env, "CONTAINERS_CONF="+conf)
+	own.Env = append(own.Env, "CONTAINERS_CONF="+conf)
 	return own
 }
 
@@ -122,14 +122,14 @@ func (s served) create(name string, opts ...string) (string, error) {
 	for _, o := range opts {
 		args = append(args, "--opt", o)
 	}
-	return s.box.run(append(args, name)...)
+	return s.box.Run(append(args, name)...)
 }
 
 // run starts a container that sleeps. Each volume has the form of the -v option.
 func (s served) run(name string, volumes ...string) {
-	s.t.Helper()
-	s.box.must(s.t, s.runArgs(name, volumes...)...)
-	s.t.Cleanup(func() { _, _ = s.box.run("rm", "-f", name) }) // a later check finds leftovers
+	s.T.Helper()
+	s.box.Must(s.T, s.runArgs(name, volumes...)...)
+	s.T.Cleanup(func() { _, _ = s.box.Run("rm", "-f", name) }) // a later check finds leftovers
 }
 
 func (s served) runArgs(name string, volumes ...string) []string {
@@ -137,21 +137,21 @@ func (s served) runArgs(name string, volumes ...string) []string {
 	for _, v := range volumes {
 		args = append(args, "-v", v)
 	}
-	return append(args, shellImage, "exec /bin/busybox sleep 10000")
+	return append(args, ShellImage, "exec /bin/busybox sleep 10000")
 }
 
 // sh runs a shell command in a container.
 func (s served) sh(name, words string) string {
-	s.t.Helper()
-	return s.box.must(s.t, "exec", name, "/bin/busybox", "sh", "-c", words)
+	s.T.Helper()
+	return s.box.Must(s.T, "exec", name, "/bin/busybox", "sh", "-c", words)
 }
 
 // claims returns all claims as "volume alloc state runtime references".
 func (s served) claims() (out []string) {
-	s.t.Helper()
+	s.T.Helper()
 	var claims []api.Claim
-	if err := json.Unmarshal([]byte(s.volctl("claim", "list", "-o", "json")), &claims); err != nil {
-		s.t.Fatal(err)
+	if err := json.Unmarshal([]byte(s.Volctl("claim", "list", "-o", "json")), &claims); err != nil {
+		s.T.Fatal(err)
 	}
 	for _, c := range claims {
 		out = append(out, fmt.Sprintf("%s %s %s %s %d", c.Volume, c.Alloc, c.State, c.Owner.Runtime, c.Owner.References))
@@ -162,9 +162,9 @@ func (s served) claims() (out []string) {
 
 // holds waits until exactly the given claims exist.
 func (s served) holds(want ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	var got []string
-	s.await(fmt.Sprintf("the claims %q", want), func() bool {
+	s.Await(fmt.Sprintf("the claims %q", want), func() bool {
 		got = s.claims()
 		return slices.Equal(got, want)
 	})
@@ -172,39 +172,39 @@ func (s served) holds(want ...string) {
 
 // clean waits until the host has no claim and no mount.
 func (s served) clean() {
-	s.t.Helper()
+	s.T.Helper()
 	s.holds()
-	s.await("the mounts to go", func() bool { return s.mounts() == "" })
+	s.Await("the mounts to go", func() bool { return s.Mounts() == "" })
 }
 
 // says asserts that a command of the runtime failed and that its output contains all given words.
 func (s served) says(out string, err error, words ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	if err == nil {
-		s.t.Errorf("it was not refused: %s", out)
+		s.T.Errorf("it was not refused: %s", out)
 	}
 	for _, w := range words {
 		if !strings.Contains(out, w) {
-			s.t.Errorf("got %q, want %q in it", out, w)
+			s.T.Errorf("got %q, want %q in it", out, w)
 		}
 	}
 }
 
 // call sends a request of docker's volume plugin protocol to the agent, as docker does.
 func (s served) call(method string, q map[string]any) (code int, answer map[string]any) {
-	s.t.Helper()
+	s.T.Helper()
 	raw, err := json.Marshal(q)
-	s.must(err)
+	s.Must(err)
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", s.pluginSocket())
 	}}, Timeout: 100 * time.Second}
 	resp, err := client.Post("http://plugin/"+method, "application/json", bytes.NewReader(raw))
-	s.must(err)
+	s.Must(err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	s.must(err)
+	s.Must(err)
 	if err := json.Unmarshal(body, &answer); err != nil {
-		s.t.Fatalf("%s answers %q: %v", method, body, err)
+		s.T.Fatalf("%s answers %q: %v", method, body, err)
 	}
 	return resp.StatusCode, answer
 }
@@ -214,12 +214,12 @@ func (s served) inspect(name string) (v struct {
 	Mountpoint string
 	Status     map[string]any
 }) {
-	s.t.Helper()
+	s.T.Helper()
 	var all []json.RawMessage
-	s.must(json.Unmarshal([]byte(s.box.must(s.t, "volume", "inspect", name)), &all))
-	s.must(json.Unmarshal(all[0], &v))
+	s.Must(json.Unmarshal([]byte(s.box.Must(s.T, "volume", "inspect", name)), &all))
+	s.Must(json.Unmarshal(all[0], &v))
 	return v
 }
 
 // unique returns a name that no other test uses in the shared runtime.
-func (s served) unique(name string) string { return name + "." + filepath.Base(s.dir) }
+func (s served) unique(name string) string { return name + "." + filepath.Base(s.Dir) }

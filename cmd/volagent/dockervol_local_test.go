@@ -13,29 +13,29 @@ import (
 // volume. After the local volume is removed, the name refers to the agent's volume again.
 func TestRuntimeLocalVolume(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, newBox(t, "docker"))
+	s := newServed(t, SharedBox(t, "docker"))
 	data, a := s.unique("data"), s.unique("a")
-	s.volctl("volume", "create", data, "--plugin", "local")
+	s.Volctl("volume", "create", data, "--plugin", "local")
 	if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": data}); code != 200 {
 		t.Fatalf("create: %v", answer)
 	}
-	if got := s.doctor().ids(); len(got) != 0 {
+	if got := Doctor(s.Host).IDs(); len(got) != 0 {
 		t.Errorf("found before: %q", got)
 	}
-	s.kill()
-	s.must(os.Remove(s.pluginSocket()))
-	s.box.must(t, "run", "--rm", "--name", a, "--network", "none", "-v", data+":/data", shellImage, "echo lost > /data/f")
-	s.start("local")
-	f := s.doctor().finding("runtime-local-volume:docker/" + data)
-	path := s.box.must(t, "volume", "inspect", "--format", "{{.Mountpoint}}", data)
+	s.Kill()
+	s.Must(os.Remove(s.pluginSocket()))
+	s.box.Must(t, "run", "--rm", "--name", a, "--network", "none", "-v", data+":/data", ShellImage, "echo lost > /data/f")
+	s.Start("local")
+	f := Doctor(s.Host).Finding("runtime-local-volume:docker/" + data)
+	path := s.box.Must(t, "volume", "inspect", "--format", "{{.Mountpoint}}", data)
 	if raw, err := os.ReadFile(path + "/f"); err != nil || string(raw) != "lost\n" {
 		t.Errorf("the host's disk has %q, %v", raw, err)
 	}
 	if f.Severity != "problem" || !strings.Contains(f.Then, path) || !strings.Contains(f.Do, "docker ps -a --filter volume="+data) {
 		t.Errorf("found %+v", f)
 	}
-	s.box.must(t, "volume", "rm", data)
-	if got := s.doctor().ids(); len(got) != 0 {
+	s.box.Must(t, "volume", "rm", data)
+	if got := Doctor(s.Host).IDs(); len(got) != 0 {
 		t.Errorf("found afterwards: %q", got)
 	}
 	if out, err := s.create(data); err != nil {
@@ -45,9 +45,9 @@ func TestRuntimeLocalVolume(t *testing.T) {
 	if got := s.sh(a, "test ! -e /data/f && echo empty"); got != "empty" {
 		t.Errorf("it reads %q", got)
 	}
-	s.box.must(t, "rm", "-f", a)
+	s.box.Must(t, "rm", "-f", a)
 	s.clean()
-	s.box.must(t, "volume", "rm", data)
+	s.box.Must(t, "volume", "rm", data)
 }
 
 // TestRuntimeKilledInGet kills the agent during a Get request. Docker repeats the request to the
@@ -55,45 +55,45 @@ func TestRuntimeLocalVolume(t *testing.T) {
 // volume", because docker would then create a volume on the host's disk.
 func TestRuntimeKilledInGet(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, newBox(t, "docker"))
+	s := newServed(t, SharedBox(t, "docker"))
 	data, a := s.unique("data"), s.unique("a")
 	if out, err := s.create(data, "plugin=local"); err != nil {
 		t.Fatal(out)
 	}
-	s.kill() // this closes docker's idle connections, so that docker opens a new one
-	s.start("local")
+	s.Kill() // this closes docker's idle connections, so that docker opens a new one
+	s.Start("local")
 	before := s.connections()
-	stopped := s.cmd.Process
-	s.must(stopped.Signal(syscall.SIGSTOP))
+	stopped := s.Cmd.Process
+	s.Must(stopped.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // the process may have ended
 	var out string
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		out, err = s.box.run("run", "--rm", "--name", a, "--network", "none", "-v", data+":/data", shellImage, "echo lost > /data/f")
+		out, err = s.box.Run("run", "--rm", "--name", a, "--network", "none", "-v", data+":/data", ShellImage, "echo lost > /data/f")
 		ended <- err
 	}()
-	s.await("docker to ask", func() bool { return s.connections() > before })
-	s.kill()
-	s.start("local")
+	s.Await("docker to ask", func() bool { return s.connections() > before })
+	s.Kill()
+	s.Start("local")
 	err := <-ended
 	s.says(out, err, "error while checking if volume")
-	if got := s.box.must(t, "volume", "inspect", "--format", "{{.Driver}}", data); got != s.driver {
+	if got := s.box.Must(t, "volume", "inspect", "--format", "{{.Driver}}", data); got != s.driver {
 		t.Errorf("the volume is of driver %q", got)
 	}
 	s.run(a, data+":/data")
-	s.box.must(t, "rm", "-f", a)
+	s.box.Must(t, "rm", "-f", a)
 	s.clean()
-	s.box.must(t, "volume", "rm", data)
+	s.box.Must(t, "volume", "rm", data)
 }
 
 // connections returns the number of connections on the plugin's socket, accepted or not, plus one
 // for the listening socket. The kernel lists the socket under the temporary path at which the agent
 // created it.
 func (s served) connections() int {
-	s.t.Helper()
+	s.T.Helper()
 	raw, err := os.ReadFile("/proc/net/unix")
-	s.must(err)
+	s.Must(err)
 	dir, name := filepath.Split(s.pluginSocket())
 	return strings.Count(string(raw), " "+dir+"."+name+".")
 }

@@ -20,9 +20,9 @@ import (
 // failed create leaves no volume.
 func TestRuntimeCreates(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
-		s := newServed(t, newBox(t, name))
+		s := newServed(t, SharedBox(t, name))
 		a, b := s.unique("a"), s.unique("b")
-		s.volctl("volume", "create", a, "--plugin", "local")
+		s.Volctl("volume", "create", a, "--plugin", "local")
 
 		out, err := s.create(a, "type=nfs")
 		s.says(out, err, `unknown option "type"`, "param.type")
@@ -54,11 +54,11 @@ func TestRuntimeCreates(t *testing.T) {
 		if v := s.inspect(b); v.Status["volume"] != b || v.Status["state"] != "free" {
 			t.Errorf("it is shown as %+v", v)
 		}
-		if got := s.volctl("volume", "status", b, "-o", "go-template={{.spec.reclaim}} {{.spec.capacity_min}}"); got != "delete 67108864" {
+		if got := s.Volctl("volume", "status", b, "-o", "go-template={{.spec.reclaim}} {{.spec.capacity_min}}"); got != "delete 67108864" {
 			t.Errorf("it was made as %q", got)
 		}
-		s.box.must(t, "volume", "rm", b, s.unique("other"))
-		if got := s.volctl("volume", "list", "-q"); got != a {
+		s.box.Must(t, "volume", "rm", b, s.unique("other"))
+		if got := s.Volctl("volume", "list", "-q"); got != a {
 			t.Errorf("volumes: %q, want %q", got, a)
 		}
 		s.clean()
@@ -69,22 +69,22 @@ func TestRuntimeCreates(t *testing.T) {
 // reason before the runtime's own timeout, and leaves no claim and no mount.
 func TestRuntimePluginDown(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
-		s := newServed(t, newBox(t, name))
+		s := newServed(t, SharedBox(t, name))
 		data, a := s.unique("data"), s.unique("a")
 		if out, err := s.create(data, "plugin=local"); err != nil {
 			t.Fatal(out)
 		}
-		s.volctl("plugin", "stop", "local")
-		out, err := s.box.run(s.runArgs(a, data+":/data")...)
-		t.Cleanup(func() { _, _ = s.box.run("rm", "-f", a) })
+		s.Volctl("plugin", "stop", "local")
+		out, err := s.box.Run(s.runArgs(a, data+":/data")...)
+		t.Cleanup(func() { _, _ = s.box.Run("rm", "-f", a) })
 		s.says(out, err, "volume \""+data+"\" is not mounted: plugin \"local\" is stopped", "volctl plugin start local", "withdrawn")
 		s.clean()
-		s.volctl("plugin", "start", "local")
-		s.box.must(t, "start", a)
+		s.Volctl("plugin", "start", "local")
+		s.box.Must(t, "start", a)
 		s.holds(data + " " + name + " mounted " + name + " 1")
-		s.box.must(t, "rm", "-f", a)
+		s.box.Must(t, "rm", "-f", a)
 		s.clean()
-		s.box.must(t, "volume", "rm", data)
+		s.box.Must(t, "volume", "rm", data)
 	})
 }
 
@@ -92,7 +92,7 @@ func TestRuntimePluginDown(t *testing.T) {
 // for which the runtime has no container.
 func TestRuntimeEnds(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
-		s := newServed(t, newBox(t, name))
+		s := newServed(t, SharedBox(t, name))
 		data, lost, a := s.unique("data"), s.unique("lost"), s.unique("a")
 		for _, v := range []string{data, lost} {
 			if out, err := s.create(v, "plugin=local"); err != nil {
@@ -105,16 +105,16 @@ func TestRuntimeEnds(t *testing.T) {
 				t.Fatalf("mount: %d %v", code, answer)
 			}
 			s.holds(data+" docker mounted docker 1", lost+" docker mounted docker 1")
-			out, err := s.box.run("volume", "rm", lost)
+			out, err := s.box.Run("volume", "rm", lost)
 			s.says(out, err, "in use by 1 container (0123) of docker", "docker ps -a --filter volume="+lost)
 			s.reaped(data + " docker mounted docker 1")
 			if got := s.sh(a, "echo still > /data/f; cat /data/f"); got != "still" {
 				t.Errorf("the one that runs reads %q", got)
 			}
 		}
-		pid, err := strconv.Atoi(s.box.must(t, "inspect", "--format", "{{.State.Pid}}", a))
-		s.must(err)
-		s.must(syscall.Kill(pid, syscall.SIGKILL))
+		pid, err := strconv.Atoi(s.box.Must(t, "inspect", "--format", "{{.State.Pid}}", a))
+		s.Must(err)
+		s.Must(syscall.Kill(pid, syscall.SIGKILL))
 		s.clean()
 	})
 }
@@ -122,10 +122,10 @@ func TestRuntimeEnds(t *testing.T) {
 // reaped waits until exactly the given claims remain. The agent may need minutes to detach the
 // claims of ended containers.
 func (s served) reaped(want ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	for end := time.Now().Add(300 * time.Second); strings.Join(s.claims(), ",") != strings.Join(want, ","); time.Sleep(200 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("claims: %q, want %q", s.claims(), want)
+			s.T.Fatalf("claims: %q, want %q", s.claims(), want)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 	for _, live := range []bool{true, false} {
 		t.Run(fmt.Sprintf("live-restore=%t", live), func(t *testing.T) {
 			t.Parallel()
-			b := ownBox(t, &box{name: "docker", plain: true, more: []string{fmt.Sprintf("--live-restore=%t", live)}})
+			b := OwnBox(t, &Box{Name: "docker", Plain: true, MoreArgs: []string{fmt.Sprintf("--live-restore=%t", live)}})
 			s := newServed(t, b)
 			if out, err := s.create("data", "plugin=local"); err != nil {
 				t.Fatal(out)
@@ -147,19 +147,19 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 			s.run("cb", "data:/data")
 			s.sh("ca", "echo on > /data/f")
 			s.holds("data docker mounted docker 2")
-			s.must(b.daemon.Process.Kill())
-			_ = b.daemon.Wait() // the daemon was killed
-			b.daemon = nil
-			s.must(b.startDaemon())
+			s.Must(b.Daemon.Process.Kill())
+			_ = b.Daemon.Wait() // the daemon was killed
+			b.Daemon = nil
+			s.Must(b.StartDaemon())
 			if !live {
 				s.reaped()
 				s.clean()
-				s.box.must(t, "start", "ca")
+				s.box.Must(t, "start", "ca")
 				s.holds("data docker mounted docker 1")
 				if got := s.sh("ca", "cat /data/f"); got != "on" {
 					t.Errorf("started again, it reads %q", got)
 				}
-				s.box.must(t, "rm", "-f", "ca", "cb")
+				s.box.Must(t, "rm", "-f", "ca", "cb")
 				s.clean()
 				return
 			}
@@ -167,11 +167,11 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 				t.Errorf("it reads %q", got)
 			}
 			s.holds("data docker mounted docker 2")
-			s.box.must(t, "stop", "ca")
+			s.box.Must(t, "stop", "ca")
 			s.holds("data docker mounted docker 1")
-			s.box.must(t, "rm", "-f", "ca", "cb")
+			s.box.Must(t, "rm", "-f", "ca", "cb")
 			s.clean()
-			s.box.must(t, "volume", "rm", "data")
+			s.box.Must(t, "volume", "rm", "data")
 		})
 	}
 }
@@ -180,7 +180,7 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 // volume's access mode decides whether several claims can exist at the same time.
 func TestRuntimeExclusive(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, newBox(t, "docker"))
+	s := newServed(t, SharedBox(t, "docker"))
 	one, many := s.unique("one"), s.unique("many")
 	a, b := s.unique("a"), s.unique("b")
 	if out, err := s.create(one, "plugin=local", "exclusive=true"); err != nil {
@@ -190,9 +190,9 @@ func TestRuntimeExclusive(t *testing.T) {
 		t.Fatal(out)
 	}
 	s.run(a, one+":/one", many+":/many")
-	out, err := s.box.run(s.runArgs(b, one+":/one")...)
+	out, err := s.box.Run(s.runArgs(b, one+":/one")...)
 	s.says(out, err, `volume "`+one+`" is in use in mode single-node-writer by "docker-`, "docker ps --filter volume="+one)
-	s.box.must(t, "rm", "-f", b)
+	s.box.Must(t, "rm", "-f", b)
 	s.run(b, many+":/many")
 	if got := s.claims(); len(got) != 3 {
 		t.Errorf("claims: %q", got)
@@ -201,27 +201,27 @@ func TestRuntimeExclusive(t *testing.T) {
 	if got := s.sh(b, "cat /many/f"); got != "x" {
 		t.Errorf("it reads %q", got)
 	}
-	s.box.must(t, "rm", "-f", a, b)
+	s.box.Must(t, "rm", "-f", a, b)
 	s.clean()
-	s.box.must(t, "volume", "rm", one, many)
+	s.box.Must(t, "volume", "rm", one, many)
 }
 
 // TestRuntimeSocket checks that the plugin socket belongs to root. The agent refuses other users
 // even if the socket's mode admits them.
 func TestRuntimeSocket(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, &box{name: "docker"}) // the test needs no docker daemon
+	s := newServed(t, &Box{Name: "docker"}) // the test needs no docker daemon
 	info, err := os.Stat(s.pluginSocket())
-	s.must(err)
+	s.Must(err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket has mode %o", info.Mode().Perm())
 	}
 	dir, err := os.Stat(filepath.Dir(s.pluginSocket()))
-	s.must(err)
+	s.Must(err)
 	if dir.Mode().Perm() != 0o755 {
 		t.Errorf("its directory has mode %o", dir.Mode().Perm())
 	}
-	s.must(os.Chmod(s.pluginSocket(), 0o666))
+	s.Must(os.Chmod(s.pluginSocket(), 0o666))
 	if got := s.asNobody("POST /VolumeDriver.List HTTP/1.0\r\n\r\n"); !strings.Contains(got, "uid 65534 may not use volumes") {
 		t.Errorf("nobody gets %q", got)
 	}
@@ -235,7 +235,7 @@ func TestRuntimeSocket(t *testing.T) {
 
 // asNobody sends a request with the user id 65534, which has no rights.
 func (s served) asNobody(request string) (answer string) {
-	s.t.Helper()
+	s.T.Helper()
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the thread stays locked, so it ends with the goroutine
@@ -255,7 +255,7 @@ func (s served) asNobody(request string) (answer string) {
 		}
 		done <- err
 	}()
-	s.must(<-done)
+	s.Must(<-done)
 	return answer
 }
 
@@ -263,25 +263,25 @@ func (s served) asNobody(request string) (answer string) {
 // volumes to docker.
 func TestRuntimeDeadlock(t *testing.T) {
 	t.Parallel()
-	h := newContained(t, newBox(t, "docker"))
-	s := served{host: h.host, box: h.box, driver: "csi" + filepath.Base(h.dir)}
-	h.must(showPlugins())
-	h.must(os.WriteFile(filepath.Join(h.dir, "volagent.yaml"), []byte("docker_socket: "+s.pluginSocket()+"\n"), 0o644))
+	h := newContained(t, SharedBox(t, "docker"))
+	s := served{Host: h.Host, box: h.box, driver: "csi" + filepath.Base(h.Dir)}
+	h.Must(ShowPlugins())
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), []byte("docker_socket: "+s.pluginSocket()+"\n"), 0o644))
 	h.writeContainer(h.recorder(nil))
-	h.start("rec")
-	h.must(os.WriteFile(filepath.Join(h.dir, "v.yaml"), []byte("id: v1\nplugin_id: rec\nexternal_id: e1\n"), 0o644))
-	h.volctl("volume", "register", filepath.Join(h.dir, "v.yaml"))
+	h.Start("rec")
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "v.yaml"), []byte("id: v1\nplugin_id: rec\nexternal_id: e1\n"), 0o644))
+	h.Volctl("volume", "register", filepath.Join(h.Dir, "v.yaml"))
 	if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": "v1"}); code != 200 {
 		t.Fatalf("create: %v", answer)
 	}
 	const words = "docker runs it, and uses it for volumes of its own (v1)"
-	if out := h.volctl("plugin", "status", "rec"); !strings.Contains(out, words) {
+	if out := h.Volctl("plugin", "status", "rec"); !strings.Contains(out, words) {
 		t.Errorf("the plugin's status does not say so:\n%s", out)
 	}
-	if out := h.volctl("node", "status"); !strings.Contains(out, "docker runs it") {
+	if out := h.Volctl("node", "status"); !strings.Contains(out, "docker runs it") {
 		t.Errorf("the host's status does not say so:\n%s", out)
 	}
-	h.await("the event", func() bool { return strings.Contains(h.volctl("events", "--since", "1h"), words) })
+	h.Await("the event", func() bool { return strings.Contains(h.Volctl("events", "--since", "1h"), words) })
 	if code, answer := s.call("VolumeDriver.Remove", map[string]any{"Name": "v1"}); code != 200 {
 		t.Fatalf("remove: %v", answer)
 	}
@@ -296,42 +296,42 @@ func TestRuntimeDeadlock(t *testing.T) {
 // podman's count is correct again.
 func TestRuntimeEndsUntold(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
-		s := newServed(t, newBox(t, name))
+		s := newServed(t, SharedBox(t, name))
 		data, a := s.unique("data"), s.unique("a")
 		if out, err := s.create(data, "plugin=local"); err != nil {
 			t.Fatal(out)
 		}
 		s.run(a, data+":/data")
 		s.sh(a, "echo on > /data/f")
-		id := s.box.must(t, "inspect", "--format", "{{.Id}}", a)
+		id := s.box.Must(t, "inspect", "--format", "{{.Id}}", a)
 		if name == "podman" && len(processesNaming(t, id)) == 0 {
 			t.Fatal("no process watches over the container, so nothing shows when its end is dealt with")
 		}
-		s.kill()
-		_, _ = s.box.run("kill", a) // the command may report that the volume could not be unmounted
-		s.await("its end", func() bool {
-			return s.box.must(t, "inspect", "--format", "{{.State.Running}}", a) == "false"
+		s.Kill()
+		_, _ = s.box.Run("kill", a) // the command may report that the volume could not be unmounted
+		s.Await("its end", func() bool {
+			return s.box.Must(t, "inspect", "--format", "{{.State.Running}}", a) == "false"
 		})
-		s.await("podman's clean-up to give up", func() bool { return name == "docker" || len(processesNaming(t, id)) == 0 })
-		s.start("local")
+		s.Await("podman's clean-up to give up", func() bool { return name == "docker" || len(processesNaming(t, id)) == 0 })
+		s.Start("local")
 		if name == "docker" {
 			s.reaped()
 			s.clean()
 		} else {
 			s.logs("podman itself, which counts it as mounted 1x without a container (podman volume unmount " + data + ")")
 		}
-		s.box.must(t, "start", a)
+		s.box.Must(t, "start", a)
 		s.holds(data + " " + name + " mounted " + name + " 1")
 		if got := s.sh(a, "cat /data/f"); got != "on" {
 			t.Errorf("it reads %q", got)
 		}
-		s.box.must(t, "rm", "-f", a)
+		s.box.Must(t, "rm", "-f", a)
 		if name == "podman" {
 			s.holds(data + " podman mounted podman 1")
-			s.box.must(t, "volume", "unmount", data)
+			s.box.Must(t, "volume", "unmount", data)
 		}
 		s.clean()
-		s.box.must(t, "volume", "rm", data)
+		s.box.Must(t, "volume", "rm", data)
 	})
 }
 
@@ -358,15 +358,15 @@ func processesNaming(t testing.TB, word string) (pids []int) {
 
 // logs waits until the agent's log contains the given words.
 func (s served) logs(words string) {
-	s.t.Helper()
+	s.T.Helper()
 	for end := time.Now().Add(300 * time.Second); ; time.Sleep(200 * time.Millisecond) {
-		raw, err := os.ReadFile(s.log.Name())
-		s.must(err)
+		raw, err := os.ReadFile(s.Log.Name())
+		s.Must(err)
 		if strings.Contains(string(raw), words) {
 			return
 		}
 		if time.Now().After(end) {
-			s.t.Fatalf("the log does not say %q", words)
+			s.T.Fatalf("the log does not say %q", words)
 		}
 	}
 }

@@ -14,8 +14,8 @@ func (g *guest) doctor() (ids []string) {
 	g.t.Helper()
 	r := g.try("volctl", "doctor", "-o", "json")
 	var d api.Doctor
-	if err := json.Unmarshal([]byte(r.out), &d); err != nil || r.code != min(len(d.Findings), 1) {
-		g.t.Fatalf("exit %d, %v: %s%s", r.code, err, r.out, r.err)
+	if err := json.Unmarshal([]byte(r.Out), &d); err != nil || r.Code != min(len(d.Findings), 1) {
+		g.t.Fatalf("exit %d, %v: %s%s", r.Code, err, r.Out, r.Err)
 	}
 	for _, f := range d.Findings {
 		// Guests see all loop devices of the machine, including those of other tests.
@@ -50,8 +50,8 @@ func (g *guest) testDoctor() {
 	}
 	g.run("rm", "/etc/systemd/system/srv-x.mount")
 	g.run("systemctl", "stop", "volagent.service")
-	if r := g.try("volctl", "doctor"); r.code != 7 || !strings.Contains(r.out, "volagent.service is not started") || !strings.Contains(r.out, "systemctl start volagent") {
-		g.t.Errorf("with no agent: exit %d, %s%s", r.code, r.out, r.err)
+	if r := g.try("volctl", "doctor"); r.Code != 7 || !strings.Contains(r.Out, "volagent.service is not started") || !strings.Contains(r.Out, "systemctl start volagent") {
+		g.t.Errorf("with no agent: exit %d, %s%s", r.Code, r.Out, r.Err)
 	}
 	g.run("systemctl", "start", "volagent.service")
 	g.run("systemctl", "disable", "volagent.service") // the other parts of the test need the unit disabled

@@ -24,29 +24,29 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// examined contains the findings of volctl doctor. It omits the finding that the agent is in
+// DoctorReport contains the findings of volctl doctor. It omits the finding that the agent is in
 // another mount namespace than process 1, because all these tests produce that finding.
-type examined struct {
-	t testing.TB
+type DoctorReport struct {
+	T testing.TB
 	api.Doctor
 	Fixed []api.DoctorFixed `json:"fixed"`
 }
 
-// doctor runs volctl doctor and returns its findings. The command must exit with 1 if there are any
+// Doctor runs volctl doctor and returns its findings. The command must exit with 1 if there are any
 // findings.
-func (h *host) doctor(args ...string) examined {
-	h.t.Helper()
-	r := h.try(append([]string{"doctor", "-o", "json"}, args...)...)
-	d := examined{t: h.t}
-	if err := json.Unmarshal([]byte(r.out), &d); err != nil || r.code != min(len(d.Findings), 1) {
-		h.t.Fatalf("exit %d, %v:\n%s%s", r.code, err, r.out, r.err)
+func Doctor(h *Host, args ...string) DoctorReport {
+	h.T.Helper()
+	r := h.Try(append([]string{"doctor", "-o", "json"}, args...)...)
+	d := DoctorReport{T: h.T}
+	if err := json.Unmarshal([]byte(r.Out), &d); err != nil || r.Code != min(len(d.Findings), 1) {
+		h.T.Fatalf("exit %d, %v:\n%s%s", r.Code, err, r.Out, r.Err)
 	}
 	d.Findings = slices.DeleteFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-namespace" })
 	return d
 }
 
-// ids returns the ids of all findings, sorted.
-func (d examined) ids() (ids []string) {
+// IDs returns the ids of all findings, sorted.
+func (d DoctorReport) IDs() (ids []string) {
 	for _, f := range d.Findings {
 		ids = append(ids, f.ID)
 	}
@@ -54,36 +54,36 @@ func (d examined) ids() (ids []string) {
 	return ids
 }
 
-// only asserts that exactly the given findings exist and that each finding is complete.
-func (d examined) only(want ...string) {
-	d.t.Helper()
+// expectOnly asserts that exactly the given findings exist and that each finding is complete.
+func expectOnly(d DoctorReport, want ...string) {
+	d.T.Helper()
 	slices.Sort(want)
-	if got := d.ids(); !slices.Equal(got, want) {
-		d.t.Errorf("found\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	if got := d.IDs(); !slices.Equal(got, want) {
+		d.T.Errorf("found\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 	for _, f := range d.Findings {
 		if f.What == "" || f.Then == "" || f.Severity == "" || strings.Contains(f.What+f.Then+f.Do, "%!") {
-			d.t.Errorf("a finding does not say all: %+v", f)
+			d.T.Errorf("a finding does not say all: %+v", f)
 		}
 	}
 }
 
-// finding returns the finding with the given id.
-func (d examined) finding(id string) api.DoctorFinding {
-	d.t.Helper()
+// Finding returns the finding with the given id.
+func (d DoctorReport) Finding(id string) api.DoctorFinding {
+	d.T.Helper()
 	i := slices.IndexFunc(d.Findings, func(f api.DoctorFinding) bool { return f.ID == id })
 	if i < 0 {
-		d.t.Fatalf("no finding %s among\n  %s", id, strings.Join(d.ids(), "\n  "))
+		d.T.Fatalf("no finding %s among\n  %s", id, strings.Join(d.IDs(), "\n  "))
 	}
 	return d.Findings[i]
 }
 
-// newPatient returns a host with its own fstab and its own mount units.
-func newPatient(t *testing.T) recorded {
+// StartWithFstab returns a host with its own fstab and its own mount units.
+func StartWithFstab(t *testing.T) Recorded {
 	t.Helper()
-	h := prepared(t, "10s", nil)
-	h.env = append(h.env, "LIBMOUNT_FSTAB="+filepath.Join(h.dir, "fstab"), "SYSTEMD_UNIT_PATH="+filepath.Join(h.dir, "units"))
-	h.start("rec")
+	h := NewRecorded(t, "10s", nil)
+	h.Env = append(h.Env, "LIBMOUNT_FSTAB="+filepath.Join(h.Dir, "fstab"), "SYSTEMD_UNIT_PATH="+filepath.Join(h.Dir, "units"))
+	h.Start("rec")
 	return h
 }
 
@@ -91,54 +91,54 @@ func newPatient(t *testing.T) recorded {
 // option --fix removes empty directories and keeps mounts and directories with data.
 func TestDoctorLeftovers(t *testing.T) {
 	t.Parallel()
-	h := newPatient(t)
-	h.register("data", "single-node-multi-writer")
-	target := h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.doctor().only()
+	h := StartWithFstab(t)
+	h.Register("data", "single-node-multi-writer")
+	target := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	expectOnly(Doctor(h.Host))
 
-	csi := filepath.Join(h.dir, "d", "csi", "rec")
+	csi := filepath.Join(h.Dir, "d", "csi", "rec")
 	at := func(parts ...string) string { return filepath.Join(append([]string{csi}, parts...)...) }
 	for _, dir := range []string{at("staging", "old"), at("staging", "foreign"), at("per-alloc", "gone", "data"), at("per-alloc", "bare"), at("per-alloc", "kept", "data", "sub")} {
-		h.must(os.MkdirAll(dir, 0o711))
+		h.Must(os.MkdirAll(dir, 0o711))
 	}
 	kept, planted, text := at("per-alloc", "kept", "data", "sub", "file"), at("staging", "foreign", "file"), []byte("of somebody\x00's\n")
-	h.must(os.WriteFile(kept, text, 0o600))
-	h.must(syscall.Mount("foreign", at("staging", "foreign"), "tmpfs", 0, "size=1m"))
-	h.must(os.WriteFile(planted, text, 0o600))
+	h.Must(os.WriteFile(kept, text, 0o600))
+	h.Must(syscall.Mount("foreign", at("staging", "foreign"), "tmpfs", 0, "size=1m"))
+	h.Must(os.WriteFile(planted, text, 0o600))
 	inside := filepath.Join(target, "in")
-	h.must(os.Mkdir(inside, 0o755))
-	h.must(syscall.Mount("inside", inside, "tmpfs", 0, "size=1m"))
-	old := filepath.Join(h.dir, "d", "state.db.schema-0")
-	h.must(os.WriteFile(old, text, 0o600))
-	mounts := h.mounts()
+	h.Must(os.Mkdir(inside, 0o755))
+	h.Must(syscall.Mount("inside", inside, "tmpfs", 0, "size=1m"))
+	old := filepath.Join(h.Dir, "d", "state.db.schema-0")
+	h.Must(os.WriteFile(old, text, 0o600))
+	mounts := h.Mounts()
 
 	survive := []string{
 		"db-backup-file:" + old, "leftover-data:" + at("per-alloc", "kept", "data"), "mount-inside:" + inside, "mount-unexplained:" + at("staging", "foreign"),
 	}
 	empty := []string{"leftover-empty:" + at("staging", "old"), "leftover-empty:" + at("per-alloc", "gone", "data"), "leftover-empty:" + at("per-alloc", "bare")}
-	d := h.doctor()
-	d.only(append(slices.Clone(empty), survive...)...)
+	d := Doctor(h.Host)
+	expectOnly(d, append(slices.Clone(empty), survive...)...)
 	for _, id := range empty {
-		if d.finding(id).Fix == "" {
+		if d.Finding(id).Fix == "" {
 			t.Errorf("%s is not to be fixed", id)
 		}
 	}
 	for _, id := range survive {
-		if d.finding(id).Fix != "" {
+		if d.Finding(id).Fix != "" {
 			t.Errorf("%s is to be fixed", id)
 		}
 	}
-	if r := h.try("doctor", "--fix"); r.code != 2 || !strings.Contains(r.err, "volctl doctor --fix -y") {
-		t.Errorf("with nobody to ask: exit %d, %s", r.code, r.err)
+	if r := h.Try("doctor", "--fix"); r.Code != 2 || !strings.Contains(r.Err, "volctl doctor --fix -y") {
+		t.Errorf("with nobody to ask: exit %d, %s", r.Code, r.Err)
 	}
-	h.doctor().only(append(slices.Clone(empty), survive...)...)
+	expectOnly(Doctor(h.Host), append(slices.Clone(empty), survive...)...)
 
-	d = h.doctor("--fix", "-y")
-	d.only(survive...)
+	d = Doctor(h.Host, "--fix", "-y")
+	expectOnly(d, survive...)
 	if len(d.Fixed) != len(empty) || slices.ContainsFunc(d.Fixed, func(f api.DoctorFixed) bool { return f.Outcome != api.FixDone }) {
 		t.Errorf("fixed: %+v", d.Fixed)
 	}
-	if got := h.mounts(); got != mounts {
+	if got := h.Mounts(); got != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
 	for _, file := range []string{kept, planted, old} {
@@ -152,27 +152,27 @@ func TestDoctorLeftovers(t *testing.T) {
 		}
 	}
 	// The agent reports that it cannot fix a finding, or that a finding no longer exists.
-	fixed := h.fix("mount-unexplained:"+at("staging", "foreign"), "leftover-data:"+at("per-alloc", "kept", "data"), "leftover-empty:"+at("per-alloc", "kept", "data"), "leftover-empty:/")
+	fixed := FixFindings(h.Host, "mount-unexplained:"+at("staging", "foreign"), "leftover-data:"+at("per-alloc", "kept", "data"), "leftover-empty:"+at("per-alloc", "kept", "data"), "leftover-empty:/")
 	for i, want := range []string{api.FixLeft, api.FixLeft, api.FixGone, api.FixGone} {
 		if fixed[i].Outcome != want {
 			t.Errorf("%+v instead of %s", fixed[i], want)
 		}
 	}
-	if got := h.mounts(); got != mounts || size(kept) != int64(len(text)) {
+	if got := h.Mounts(); got != mounts || FileSize(kept) != int64(len(text)) {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
-	unmount(t, inside)
-	unmount(t, at("staging", "foreign"))
-	h.must(errors.Join(os.RemoveAll(at("per-alloc", "kept")), os.Remove(at("staging", "foreign"))))
-	h.volctl("volume", "detach", "data", "a")
-	h.over("data")
+	Unmount(t, inside)
+	Unmount(t, at("staging", "foreign"))
+	h.Must(errors.Join(os.RemoveAll(at("per-alloc", "kept")), os.Remove(at("staging", "foreign"))))
+	h.Volctl("volume", "detach", "data", "a")
+	h.ExpectClean("data")
 }
 
-// fix requests a fix of the findings with the given ids through the API.
-func (h *host) fix(ids ...string) []api.DoctorFixed {
-	h.t.Helper()
-	fixed, err := apiclient.New(h.socket()).DoctorFix(h.t.Context(), ids)
-	h.must(err)
+// FixFindings requests a fix of the findings with the given ids through the API.
+func FixFindings(h *Host, ids ...string) []api.DoctorFixed {
+	h.T.Helper()
+	fixed, err := apiclient.New(h.Socket()).DoctorFix(h.T.Context(), ids)
+	h.Must(err)
 	return fixed
 }
 
@@ -181,64 +181,64 @@ func (h *host) fix(ids ...string) []api.DoctorFixed {
 // repair the mounts where possible.
 func TestDoctorMounts(t *testing.T) {
 	t.Parallel()
-	h := newPatient(t)
-	h.register("data", "single-node-writer")
-	h.register("served", "single-node-writer")
-	h.fault(csitest.Fault{Method: st, Volume: "ext/served", Twist: csitest.Served})
-	target := h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.volctl("volume", "claim", "served", "--alloc", "a")
-	h.doctor().only()
+	h := StartWithFstab(t)
+	h.Register("data", "single-node-writer")
+	h.Register("served", "single-node-writer")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Volume: "ext/served", Twist: csitest.Served})
+	target := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Volctl("volume", "claim", "served", "--alloc", "a")
+	expectOnly(Doctor(h.Host))
 
 	// Unmount the target without the agent. The agent cannot mount the volume again, because the
 	// plugin is stopped.
-	h.volctl("plugin", "stop", "rec", "--force")
-	unmount(t, target)
+	h.Volctl("plugin", "stop", "rec", "--force")
+	Unmount(t, target)
 	lost := filepath.Join(target, "lost")
-	h.must(os.WriteFile(lost, []byte("x"), 0o600))
-	d := h.doctor()
+	h.Must(os.WriteFile(lost, []byte("x"), 0o600))
+	d := Doctor(h.Host)
 	for _, id := range []string{"mount-missing:" + target, "leftover-data:" + target, "plugin-stopped:rec"} {
-		d.finding(id)
+		d.Finding(id)
 	}
-	d = h.doctor("--fix", "-y")
-	d.finding("mount-missing:" + target)
+	d = Doctor(h.Host, "--fix", "-y")
+	d.Finding("mount-missing:" + target)
 	if got, err := os.ReadFile(lost); err != nil || string(got) != "x" {
 		t.Errorf("what was written is lost: %q, %v", got, err)
 	}
-	h.must(os.Remove(lost))
-	h.volctl("plugin", "start", "rec")
-	h.await("the mount", func() bool { return len(h.doctor("--fix", "-y").ids()) == 0 })
+	h.Must(os.Remove(lost))
+	h.Volctl("plugin", "start", "rec")
+	h.Await("the mount", func() bool { return len(Doctor(h.Host, "--fix", "-y").IDs()) == 0 })
 
 	// Replace the mount by another file system.
-	h.frozen(func() {
-		unmount(t, target)
-		h.must(syscall.Mount("tmpfs", target, "tmpfs", 0, "size=1m"))
+	h.WhileFrozen(func() {
+		Unmount(t, target)
+		h.Must(syscall.Mount("tmpfs", target, "tmpfs", 0, "size=1m"))
 	})
-	h.doctor().finding("mount-other:" + target)
-	h.doctor("--fix", "-y").finding("mount-other:" + target)
-	unmount(t, target)
-	h.await("the repair", func() bool { return len(h.doctor("--fix", "-y").ids()) == 0 })
+	Doctor(h.Host).Finding("mount-other:" + target)
+	Doctor(h.Host, "--fix", "-y").Finding("mount-other:" + target)
+	Unmount(t, target)
+	h.Await("the repair", func() bool { return len(Doctor(h.Host, "--fix", "-y").IDs()) == 0 })
 
 	// Stop the server of a FUSE file system.
-	staged := h.stagingPath("served")
-	h.signalDaemons(syscall.SIGSTOP)
-	d = h.doctor()
-	if hung := d.finding("mount-hung:" + staged); hung.Fix != "" || !strings.Contains(hung.What, "no answer since") {
+	staged := h.StagingPath("served")
+	h.SignalDaemons(syscall.SIGSTOP)
+	d = Doctor(h.Host)
+	if hung := d.Finding("mount-hung:" + staged); hung.Fix != "" || !strings.Contains(hung.What, "no answer since") {
 		t.Errorf("%+v", hung)
 	}
-	d.only("mount-hung:" + staged)
-	h.signalDaemons(syscall.SIGCONT)
-	h.await("the answer", func() bool { return len(h.doctor().ids()) == 0 })
-	h.fault(csitest.Fault{Method: unpub, Times: -1, Code: codes.Internal})
-	h.signalDaemons(syscall.SIGKILL)
-	h.await("the death", func() bool {
-		return slices.Contains(h.doctor().ids(), "mount-dead:"+staged)
+	expectOnly(d, "mount-hung:"+staged)
+	h.SignalDaemons(syscall.SIGCONT)
+	h.Await("the answer", func() bool { return len(Doctor(h.Host).IDs()) == 0 })
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnpublish, Times: -1, Code: codes.Internal})
+	h.SignalDaemons(syscall.SIGKILL)
+	h.Await("the death", func() bool {
+		return slices.Contains(Doctor(h.Host).IDs(), "mount-dead:"+staged)
 	})
-	h.must(h.cfg.Faults().Clear())
-	h.await("the repair", func() bool { return len(h.doctor("--fix", "-y").ids()) == 0 })
-	h.volctl("volume", "detach", "data", "--all")
-	h.volctl("volume", "detach", "served", "--all")
-	h.over("data")
-	h.over("served")
+	h.Must(h.Config.Faults().Clear())
+	h.Await("the repair", func() bool { return len(Doctor(h.Host, "--fix", "-y").IDs()) == 0 })
+	h.Volctl("volume", "detach", "data", "--all")
+	h.Volctl("volume", "detach", "served", "--all")
+	h.ExpectClean("data")
+	h.ExpectClean("served")
 }
 
 // TestDoctorVolumes checks findings about a stuck detach, pending calls and notes. The option --fix
@@ -246,81 +246,81 @@ func TestDoctorMounts(t *testing.T) {
 // records.
 func TestDoctorVolumes(t *testing.T) {
 	t.Parallel()
-	h := newPatient(t)
-	h.register("data", "single-node-writer")
-	h.register("other", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.volctl("volume", "claim", "other", "--alloc", "b")
+	h := StartWithFstab(t)
+	h.Register("data", "single-node-writer")
+	h.Register("other", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Volctl("volume", "claim", "other", "--alloc", "b")
 
-	meta := filepath.Join(h.dir, "d", "csi", "rec", "meta")
+	meta := filepath.Join(h.Dir, "d", "csi", "rec", "meta")
 	note, stray, garbage := filepath.Join(meta, "data@a.json"), filepath.Join(meta, "data@z.json"), filepath.Join(meta, "nobody@x.json")
 	raw, err := os.ReadFile(note)
-	h.must(err)
+	h.Must(err)
 	var n volume.Note
-	h.must(json.Unmarshal(raw, &n))
+	h.Must(json.Unmarshal(raw, &n))
 	n.Claim.Alloc = "z"
 	strayRaw, err := json.Marshal(n)
-	h.must(err)
-	h.must(errors.Join(os.WriteFile(stray, strayRaw, 0o600), os.WriteFile(garbage, []byte("{"), 0o600), os.WriteFile(note, []byte("[]"), 0o600)))
-	h.doctor().only("note-stray:"+stray, "note-bad:"+garbage, "note-bad:"+note)
-	h.doctor("--fix", "-y").only("note-bad:" + garbage)
+	h.Must(err)
+	h.Must(errors.Join(os.WriteFile(stray, strayRaw, 0o600), os.WriteFile(garbage, []byte("{"), 0o600), os.WriteFile(note, []byte("[]"), 0o600)))
+	expectOnly(Doctor(h.Host), "note-stray:"+stray, "note-bad:"+garbage, "note-bad:"+note)
+	expectOnly(Doctor(h.Host, "--fix", "-y"), "note-bad:"+garbage)
 	if again, err := os.ReadFile(note); err != nil || string(again) != string(raw) {
 		t.Errorf("the note is not as it was: %v\n%s\n%s", err, again, raw)
 	}
-	h.must(os.Remove(garbage))
+	h.Must(os.Remove(garbage))
 
-	h.fault(csitest.Fault{Method: unpub, Times: -1, Code: codes.FailedPrecondition, Message: "in use by the array"})
-	h.volctl("volume", "detach", "data", "a", "--no-wait")
-	h.await("it to be stuck", func() bool { return slices.Contains(h.doctor().ids(), "volume-stuck:data") })
-	stuck := h.doctor().finding("volume-stuck:data")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnpublish, Times: -1, Code: codes.FailedPrecondition, Message: "in use by the array"})
+	h.Volctl("volume", "detach", "data", "a", "--no-wait")
+	h.Await("it to be stuck", func() bool { return slices.Contains(Doctor(h.Host).IDs(), "volume-stuck:data") })
+	stuck := Doctor(h.Host).Finding("volume-stuck:data")
 	if stuck.Fix == "" || !strings.Contains(stuck.What, "in use by the array") || stuck.Do == "" {
 		t.Errorf("%+v", stuck)
 	}
-	h.must(h.cfg.Faults().Clear())
-	h.await("the release", func() bool { return len(h.doctor("--fix", "-y").ids()) == 0 })
-	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+	h.Must(h.Config.Faults().Clear())
+	h.Await("the release", func() bool { return len(Doctor(h.Host, "--fix", "-y").IDs()) == 0 })
+	h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
 
-	h.volctl("plugin", "stop", "rec", "--force")
-	h.volctl("volume", "detach", "other", "b", "--without-plugin")
-	d := h.doctor()
-	if owes := d.finding("volume-pending-calls:other"); !strings.Contains(owes.What, unpub) {
+	h.Volctl("plugin", "stop", "rec", "--force")
+	h.Volctl("volume", "detach", "other", "b", "--without-plugin")
+	d := Doctor(h.Host)
+	if owes := d.Finding("volume-pending-calls:other"); !strings.Contains(owes.What, csitest.NodeUnpublish) {
 		t.Errorf("%+v", owes)
 	}
-	h.volctl("plugin", "start", "rec")
-	h.over("other")
+	h.Volctl("plugin", "start", "rec")
+	h.ExpectClean("other")
 }
 
 // TestDoctorPlugins checks the findings about a plugin whose file was removed, with and without
 // volumes on the host.
 func TestDoctorPlugins(t *testing.T) {
 	t.Parallel()
-	h := newPatient(t)
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	file := filepath.Join(h.dir, "plugins.d", "rec.yaml")
-	h.must(os.Rename(file, file+".away"))
-	h.await("the file to be missed", func() bool { return slices.Contains(h.doctor().ids(), "plugin-pending:rec") })
-	h.doctor().only("plugin-pending:rec")
-	h.volctl("volume", "detach", "data", "a")
-	h.await("the plugin's end", func() bool { return slices.Contains(h.doctor().ids(), "plugin-unknown:rec") })
-	h.doctor().only("plugin-unknown:rec")
-	h.must(os.Rename(file+".away", file))
-	h.await("the plugin", func() bool { return len(h.doctor().ids()) == 0 })
-	h.over("data")
+	h := StartWithFstab(t)
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	file := filepath.Join(h.Dir, "plugins.d", "rec.yaml")
+	h.Must(os.Rename(file, file+".away"))
+	h.Await("the file to be missed", func() bool { return slices.Contains(Doctor(h.Host).IDs(), "plugin-pending:rec") })
+	expectOnly(Doctor(h.Host), "plugin-pending:rec")
+	h.Volctl("volume", "detach", "data", "a")
+	h.Await("the plugin's end", func() bool { return slices.Contains(Doctor(h.Host).IDs(), "plugin-unknown:rec") })
+	expectOnly(Doctor(h.Host), "plugin-unknown:rec")
+	h.Must(os.Rename(file+".away", file))
+	h.Await("the plugin", func() bool { return len(Doctor(h.Host).IDs()) == 0 })
+	h.ExpectClean("data")
 }
 
 // TestDoctorTable checks the findings about fstab lines and mount units, with and without a running
 // agent.
 func TestDoctorTable(t *testing.T) {
 	t.Parallel()
-	h := newPatient(t)
-	h.register("data", "single-node-writer")
-	at := func(name string) string { return filepath.Join(h.dir, name) }
+	h := StartWithFstab(t)
+	h.Register("data", "single-node-writer")
+	at := func(name string) string { return filepath.Join(h.Dir, name) }
 	for _, dir := range []string{"good", "full", "full/x", "unit dir", "units"} {
-		h.must(os.Mkdir(at(dir), 0o755))
+		h.Must(os.Mkdir(at(dir), 0o755))
 	}
-	h.must(os.WriteFile(at("file"), nil, 0o644))
-	h.must(os.WriteFile(at("fstab"), []byte(strings.Join([]string{
+	h.Must(os.WriteFile(at("file"), nil, 0o644))
+	h.Must(os.WriteFile(at("fstab"), []byte(strings.Join([]string{
 		"# a comment",
 		"/dev/sda1 / ext4 defaults 0 1",
 		"data " + at("good") + " csi _netdev,nofail,alloc=web,access_mode=single-node-writer,ro,x-systemd.automount 0 0",
@@ -329,29 +329,29 @@ func TestDoctorTable(t *testing.T) {
 		"data " + at("missing") + " csi _netdev,alocc=web,mode=9",
 		"nosuch " + at("good") + " csi _netdev,nofail",
 	}, "\n")), 0o644))
-	h.must(os.WriteFile(at("units/x.mount"), []byte("[Unit]\nAfter=network.target\n[Mount]\nWhat=data\nWhere="+at("unit dir")+"\nType=csi\nOptions=_netdev\n"), 0o644))
-	h.must(os.WriteFile(at("units/y.mount"), []byte("[Mount]\nWhat=/dev/sdb\nWhere=/b\nType=ext4\n"), 0o644))
+	h.Must(os.WriteFile(at("units/x.mount"), []byte("[Unit]\nAfter=network.target\n[Mount]\nWhat=data\nWhere="+at("unit dir")+"\nType=csi\nOptions=_netdev\n"), 0o644))
+	h.Must(os.WriteFile(at("units/y.mount"), []byte("[Mount]\nWhat=/dev/sdb\nWhere=/b\nType=ext4\n"), 0o644))
 	table := []string{
 		"fstab-dir-holds:" + at("full"), "fstab-netdev:" + at("file"), "fstab-dir:" + at("file"), "fstab-nofail:" + at("missing"),
 		"fstab-option:" + at("missing"), "fstab-option:" + at("missing") + "#2", "fstab-dir:" + at("missing"), "fstab-duplicate:" + at("good"), "unit-order:" + at("unit dir"),
 	}
-	d := h.doctor()
+	d := Doctor(h.Host)
 	helper := slices.IndexFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })
 	if _, err := os.Stat("/sbin/mount.csi"); (helper < 0) != (err == nil) { // an installed helper may have another version
-		t.Errorf("the mount helper: %v, %v", d.ids(), err)
+		t.Errorf("the mount helper: %v, %v", d.IDs(), err)
 	}
 	d.Findings = slices.DeleteFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })
-	d.only(append(slices.Clone(table), "fstab-volume:"+at("good"))...)
+	expectOnly(d, append(slices.Clone(table), "fstab-volume:"+at("good"))...)
 
-	h.must(h.signal(syscall.SIGTERM))
-	r := h.try("doctor", "-o", "json")
-	alone := examined{t: t}
-	h.must(json.Unmarshal([]byte(r.out), &alone))
-	if r.code != 7 {
-		t.Errorf("with no agent: exit %d, %s", r.code, r.err)
+	h.Must(h.Signal(syscall.SIGTERM))
+	r := h.Try("doctor", "-o", "json")
+	alone := DoctorReport{T: t}
+	h.Must(json.Unmarshal([]byte(r.Out), &alone))
+	if r.Code != 7 {
+		t.Errorf("with no agent: exit %d, %s", r.Code, r.Err)
 	}
 	alone.Findings = slices.DeleteFunc(alone.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-unit" })
-	alone.only(append(slices.Clone(table), "agent-down:"+h.socket())...)
+	expectOnly(alone, append(slices.Clone(table), "agent-down:"+h.Socket())...)
 }
 
 // TestDoctorWell runs doctor in a pid and mount namespace with its own process 1. On this healthy
@@ -359,7 +359,7 @@ func TestDoctorTable(t *testing.T) {
 // namespace than process 1.
 func TestDoctorWell(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
+	h := NewHost(t)
 	script := `
 set -e
 agent() { "$@" 2>>"$LOG" & pid=$!; volctl wait --timeout 100s; }
@@ -374,10 +374,10 @@ agent unshare -m volagent $ARGS
 volctl doctor -q || echo "exit $?"
 `
 	cmd := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script)
-	cmd.Env = append(h.env, "LIBMOUNT_FSTAB=/none", "SYSTEMD_UNIT_PATH=/none", "LOG="+h.log.Name(), "ARGS="+strings.Join(h.args(), " "))
+	cmd.Env = append(h.Env, "LIBMOUNT_FSTAB=/none", "SYSTEMD_UNIT_PATH=/none", "LOG="+h.Log.Name(), "ARGS="+strings.Join(h.Args(), " "))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.Output()
-	h.must(err)
+	h.Must(err)
 	if got := string(out); !strings.Contains(got, "no findings: 1 volume, 1 claim, 1 plugin checked\nexit 0\n") || !strings.Contains(got, "\nhost-namespace:mnt\n") || !strings.Contains(got, "\nexit 1\n") {
 		t.Errorf("it says\n%s", got)
 	}
@@ -387,32 +387,32 @@ volctl doctor -q || echo "exit $?"
 // exit or the agent's start.
 func TestDoctorFIFO(t *testing.T) {
 	t.Parallel()
-	h := newPatient(t)
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	fifo := filepath.Join(h.dir, "d", "csi", "rec", "meta", "x@y.json")
-	h.must(syscall.Mkfifo(fifo, 0o600))
-	h.doctor().only("note-bad:" + fifo)
-	h.must(h.signal(syscall.SIGTERM))
-	h.start("rec")
-	h.doctor().only("note-bad:" + fifo)
-	h.must(os.Remove(fifo))
-	h.doctor().only()
+	h := StartWithFstab(t)
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	fifo := filepath.Join(h.Dir, "d", "csi", "rec", "meta", "x@y.json")
+	h.Must(syscall.Mkfifo(fifo, 0o600))
+	expectOnly(Doctor(h.Host), "note-bad:"+fifo)
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Start("rec")
+	expectOnly(Doctor(h.Host), "note-bad:"+fifo)
+	h.Must(os.Remove(fifo))
+	expectOnly(Doctor(h.Host))
 }
 
 // TestDoctorBusy checks that doctor has no false findings while clients continuously claim and
 // detach volumes.
 func TestDoctorBusy(t *testing.T) {
 	t.Parallel()
-	h := newPatient(t)
+	h := StartWithFstab(t)
 	const workers, looks = 4, 25
-	client := apiclient.New(h.socket())
+	client := apiclient.New(h.Socket())
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var rounds atomic.Int64
 	for i := range workers {
 		id := fmt.Sprintf("v%d", i)
-		h.register(id, "single-node-writer")
+		h.Register(id, "single-node-writer")
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := client.ClaimVolume(t.Context(), id, "a", api.ClaimRequest{}, time.Minute); err != nil {
@@ -427,11 +427,11 @@ func TestDoctorBusy(t *testing.T) {
 	}
 	for range looks {
 		before := rounds.Load()
-		h.doctor().only()
-		h.await("the next round", func() bool { return rounds.Load() > before })
+		expectOnly(Doctor(h.Host))
+		h.Await("the next round", func() bool { return rounds.Load() > before })
 	}
 	cancel()
 	wg.Wait()
-	h.doctor().only()
-	h.allGone()
+	expectOnly(Doctor(h.Host))
+	h.ExpectNoMounts()
 }

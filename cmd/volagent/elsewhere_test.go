@@ -15,45 +15,45 @@ import (
 // first one has no mounted volumes and no running plugins.
 func TestOtherDataDir(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.start("local")
-	h.volctl("volume", "create", "a", "--plugin", "local")
-	h.volctl("volume", "claim", "a", "--alloc", "x")
-	mounts, plugins := h.mounts(), h.started()
-	h.must(h.signal(syscall.SIGTERM))
+	h := NewHost(t)
+	h.Start("local")
+	h.Volctl("volume", "create", "a", "--plugin", "local")
+	h.Volctl("volume", "claim", "a", "--alloc", "x")
+	mounts, plugins := h.Mounts(), h.PluginPIDs()
+	h.Must(h.Signal(syscall.SIGTERM))
 
-	other := filepath.Join(h.dir, "e")
-	h.more = []string{"--data-dir", other}
-	h.start()
+	other := filepath.Join(h.Dir, "e")
+	h.MoreArgs = []string{"--data-dir", other}
+	h.Start()
 	for _, args := range [][]string{{"node", "status"}, {"node", "status", "-o", "json"}} {
-		h.says("agent with the data dir "+h.dir+"/d", args...)
+		h.ExpectOutput("agent with the data dir "+h.Dir+"/d", args...)
 	}
-	if ids := h.doctor().ids(); !slices.Contains(ids, "agent-halted:agent") {
+	if ids := Doctor(h).IDs(); !slices.Contains(ids, "agent-halted:agent") {
 		t.Errorf("doctor finds %q", ids)
 	}
-	h.refused(4, "agent with the data dir", "volume", "create", "b", "--plugin", "local")
-	if out, _ := h.inspect("--in-use"); !strings.Contains(out, "volagent inspect --data-dir "+h.dir+"/d") {
+	h.ExpectRefusal(4, "agent with the data dir", "volume", "create", "b", "--plugin", "local")
+	if out, _ := Inspect(h, "--in-use"); !strings.Contains(out, "volagent inspect --data-dir "+h.Dir+"/d") {
 		t.Errorf("inspect --in-use says %q", out)
 	}
-	if now := h.started(); !slices.Equal(now, plugins) {
+	if now := h.PluginPIDs(); !slices.Equal(now, plugins) {
 		t.Errorf("plugins are %v and were %v", now, plugins)
 	}
-	if made, _ := filepath.Glob(filepath.Join(h.dir, "d", "plugins", "local", "state", "*", "b*")); len(made) > 0 {
+	if made, _ := filepath.Glob(filepath.Join(h.Dir, "d", "plugins", "local", "state", "*", "b*")); len(made) > 0 {
 		t.Errorf("made in the other data dir: %q", made)
 	}
-	h.must(h.signal(syscall.SIGTERM))
+	h.Must(h.Signal(syscall.SIGTERM))
 
-	h.more = nil
-	h.start("local")
-	if now := h.mounts(); now != mounts {
+	h.MoreArgs = nil
+	h.Start("local")
+	if now := h.Mounts(); now != mounts {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
-	h.volctl("volume", "detach", "a", "x")
-	h.volctl("plugin", "stop", "local")
-	h.must(h.signal(syscall.SIGTERM))
-	h.more = []string{"--data-dir", other}
-	h.start("local")
-	h.volctl("volume", "create", "b", "--plugin", "local")
+	h.Volctl("volume", "detach", "a", "x")
+	h.Volctl("plugin", "stop", "local")
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.MoreArgs = []string{"--data-dir", other}
+	h.Start("local")
+	h.Volctl("volume", "create", "b", "--plugin", "local")
 	if _, err := os.Stat(filepath.Join(other, "plugins", "local")); err != nil {
 		t.Error(err)
 	}
@@ -63,15 +63,15 @@ func TestOtherDataDir(t *testing.T) {
 // with the new data dir recognizes the running plugin by the plugin's log file.
 func TestOtherDataDirUnnoted(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.start("local")
-	plugins := h.started()
-	h.must(h.signal(syscall.SIGTERM))
-	h.must(os.Remove(filepath.Join(h.dir, "run", "data_dir")))
-	h.more = []string{"--data-dir", filepath.Join(h.dir, "e")}
-	h.start()
-	h.says("the plugin at "+h.dir+"/run/plugins/local/csi.sock", "node", "status")
-	if now := h.started(); !slices.Equal(now, plugins) {
+	h := NewHost(t)
+	h.Start("local")
+	plugins := h.PluginPIDs()
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Must(os.Remove(filepath.Join(h.Dir, "run", "data_dir")))
+	h.MoreArgs = []string{"--data-dir", filepath.Join(h.Dir, "e")}
+	h.Start()
+	h.ExpectOutput("the plugin at "+h.Dir+"/run/plugins/local/csi.sock", "node", "status")
+	if now := h.PluginPIDs(); !slices.Equal(now, plugins) {
 		t.Errorf("plugins are %v and were %v", now, plugins)
 	}
 }

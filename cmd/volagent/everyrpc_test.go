@@ -16,7 +16,7 @@ import (
 // docs/CSI.md marks one of the step's calls as sent. For the bundled driver, the page must also say
 // that the driver answers the call.
 type everyRPC struct {
-	*host
+	*Host
 	plugin   string
 	modify   string
 	snapshot string
@@ -30,48 +30,48 @@ type rpcStep struct {
 
 var rpcSteps = []rpcStep{
 	{[]string{"GetPluginInfo", "GetPluginCapabilities", "Probe", "ControllerGetCapabilities", "NodeGetCapabilities", "NodeGetInfo"},
-		func(e *everyRPC) { e.volctl("wait", "--plugin", e.plugin) }},
-	{[]string{"GroupControllerGetCapabilities"}, func(e *everyRPC) { e.volctl("wait", "--plugin", e.plugin) }},
+		func(e *everyRPC) { e.Volctl("wait", "--plugin", e.plugin) }},
+	{[]string{"GroupControllerGetCapabilities"}, func(e *everyRPC) { e.Volctl("wait", "--plugin", e.plugin) }},
 	{[]string{"CreateVolume"}, func(e *everyRPC) {
 		args := []string{"volume", "create", "data", "--plugin", e.plugin, "--size", "64MiB"}
 		if e.plugin == "local" {
 			args = append(args, "--param", "type=directory") // only volumes of this type have quotas
 		}
-		e.volctl(args...)
+		e.Volctl(args...)
 	}},
 	{[]string{"ValidateVolumeCapabilities"}, (*everyRPC).registerAnew},
 	{[]string{"ListVolumes"}, func(e *everyRPC) { e.says("data", "plugin", "volumes", e.plugin) }},
-	{[]string{"GetCapacity"}, func(e *everyRPC) { e.volctl("plugin", "capacity", e.plugin) }},
+	{[]string{"GetCapacity"}, func(e *everyRPC) { e.Volctl("plugin", "capacity", e.plugin) }},
 	{[]string{"NodeStageVolume", "NodePublishVolume"}, func(e *everyRPC) { e.claim() }},
 	{[]string{"ControllerPublishVolume"}, func(e *everyRPC) { e.claim() }},
-	{[]string{"NodeGetVolumeStats"}, func(e *everyRPC) { e.volctl("volume", "stats", "data") }},
-	{[]string{"NodeGetVolumeHealth", "ControllerGetVolumeHealth"}, func(e *everyRPC) { e.volctl("volume", "status", "data") }},
-	{[]string{"ControllerGetVolume"}, func(e *everyRPC) { e.volctl("volume", "status", "data") }},
-	{[]string{"NodeGetStorageHealth"}, func(e *everyRPC) { e.volctl("plugin", "health", e.plugin) }},
-	{[]string{"ControllerListVolumeHealth"}, func(e *everyRPC) { e.volctl("plugin", "health", e.plugin) }},
+	{[]string{"NodeGetVolumeStats"}, func(e *everyRPC) { e.Volctl("volume", "stats", "data") }},
+	{[]string{"NodeGetVolumeHealth", "ControllerGetVolumeHealth"}, func(e *everyRPC) { e.Volctl("volume", "status", "data") }},
+	{[]string{"ControllerGetVolume"}, func(e *everyRPC) { e.Volctl("volume", "status", "data") }},
+	{[]string{"NodeGetStorageHealth"}, func(e *everyRPC) { e.Volctl("plugin", "health", e.plugin) }},
+	{[]string{"ControllerListVolumeHealth"}, func(e *everyRPC) { e.Volctl("plugin", "health", e.plugin) }},
 	{[]string{"ControllerExpandVolume", "NodeExpandVolume"}, func(e *everyRPC) { e.expand() }},
-	{[]string{"ControllerModifyVolume"}, func(e *everyRPC) { e.volctl("volume", "modify", "data", e.modify) }},
+	{[]string{"ControllerModifyVolume"}, func(e *everyRPC) { e.Volctl("volume", "modify", "data", e.modify) }},
 	{[]string{"CreateSnapshot"}, func(e *everyRPC) { e.snapshot = e.take("create", "data", "one") }},
 	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // the previous step waits until the snapshot is ready, and the delete step reads it
 	{[]string{"ListSnapshots"}, func(e *everyRPC) { e.says(e.snapshot, "volume", "snapshot", "list", "--plugin", e.plugin, "-q") }},
-	{[]string{"DeleteSnapshot"}, func(e *everyRPC) { e.volctl("volume", "snapshot", "delete", e.plugin, e.snapshot, "-y") }},
+	{[]string{"DeleteSnapshot"}, func(e *everyRPC) { e.Volctl("volume", "snapshot", "delete", e.plugin, e.snapshot, "-y") }},
 	{[]string{"CreateVolumeGroupSnapshot"}, func(e *everyRPC) { e.group = e.take("group", "create", "two", "data") }},
-	{[]string{"GetVolumeGroupSnapshot"}, func(e *everyRPC) { e.volctl("volume", "snapshot", "group", "status", e.plugin, e.group) }},
-	{[]string{"DeleteVolumeGroupSnapshot"}, func(e *everyRPC) { e.volctl("volume", "snapshot", "group", "delete", e.plugin, e.group, "-y") }},
-	{[]string{"NodeUnpublishVolume", "NodeUnstageVolume"}, func(e *everyRPC) { e.volctl("volume", "detach", "data", "--all") }},
-	{[]string{"ControllerUnpublishVolume"}, func(e *everyRPC) { e.volctl("volume", "detach", "data", "--all", "--ignore-not-found") }},
-	{[]string{"DeleteVolume"}, func(e *everyRPC) { e.volctl("volume", "delete", "data", "-y", "--confirm=data") }},
+	{[]string{"GetVolumeGroupSnapshot"}, func(e *everyRPC) { e.Volctl("volume", "snapshot", "group", "status", e.plugin, e.group) }},
+	{[]string{"DeleteVolumeGroupSnapshot"}, func(e *everyRPC) { e.Volctl("volume", "snapshot", "group", "delete", e.plugin, e.group, "-y") }},
+	{[]string{"NodeUnpublishVolume", "NodeUnstageVolume"}, func(e *everyRPC) { e.Volctl("volume", "detach", "data", "--all") }},
+	{[]string{"ControllerUnpublishVolume"}, func(e *everyRPC) { e.Volctl("volume", "detach", "data", "--all", "--ignore-not-found") }},
+	{[]string{"DeleteVolume"}, func(e *everyRPC) { e.Volctl("volume", "delete", "data", "-y", "--confirm=data") }},
 }
 
 // registerAnew deregisters the volume and registers it again, so that the agent must validate
 // storage that it did not create.
 func (e *everyRPC) registerAnew() {
-	e.t.Helper()
-	external := e.volctl("volume", "status", "data", "-o", "go-template={{.spec.external_id}}")
-	e.volctl("volume", "deregister", "data", "-y")
-	file := filepath.Join(e.dir, "data.yaml")
-	e.must(os.WriteFile(file, fmt.Appendf(nil, "id: data\nplugin_id: %s\nexternal_id: %q\ncontext: {%s}\n", e.plugin, external, e.context()), 0o644))
-	e.volctl("volume", "register", file)
+	e.T.Helper()
+	external := e.Volctl("volume", "status", "data", "-o", "go-template={{.spec.external_id}}")
+	e.Volctl("volume", "deregister", "data", "-y")
+	file := filepath.Join(e.Dir, "data.yaml")
+	e.Must(os.WriteFile(file, fmt.Appendf(nil, "id: data\nplugin_id: %s\nexternal_id: %q\ncontext: {%s}\n", e.plugin, external, e.context()), 0o644))
+	e.Volctl("volume", "register", file)
 }
 
 // context returns the volume context that the recording plugin gave to the volume. The plugin
@@ -83,46 +83,46 @@ func (e *everyRPC) context() string {
 	return ""
 }
 
-func (e *everyRPC) claim() { e.volctl("volume", "claim", "data", "--alloc", "a", "--owner", "none") }
+func (e *everyRPC) claim() { e.Volctl("volume", "claim", "data", "--alloc", "a", "--owner", "none") }
 
 // take takes a snapshot of a volume in use. The bundled driver then requires consistency=per-file,
 // because processes may change a directory's files during the copy.
 func (e *everyRPC) take(args ...string) string {
-	e.t.Helper()
+	e.T.Helper()
 	args = append([]string{"volume", "snapshot"}, append(args, "-q")...)
 	if e.plugin == "local" {
 		args = append(args, "--param", "consistency=per-file")
 	}
-	return e.volctl(args...)
+	return e.Volctl(args...)
 }
 
 // expand expands a volume in use. For the bundled driver it expands an unused volume, because some
 // hosts cannot grow the driver's file systems in use. That file system grows at the next mount.
 func (e *everyRPC) expand() {
-	e.t.Helper()
+	e.T.Helper()
 	if e.plugin != "local" {
-		e.volctl("volume", "expand", "data", "128MiB")
+		e.Volctl("volume", "expand", "data", "128MiB")
 		return
 	}
-	e.volctl("volume", "create", "image", "--plugin", "local", "--size", "64MiB", "--param", "type=image")
-	e.volctl("volume", "expand", "image", "128MiB")
-	e.volctl("volume", "claim", "image", "--alloc", "a", "--owner", "none")
-	e.volctl("volume", "detach", "image", "--all")
-	e.volctl("volume", "delete", "image", "-y")
+	e.Volctl("volume", "create", "image", "--plugin", "local", "--size", "64MiB", "--param", "type=image")
+	e.Volctl("volume", "expand", "image", "128MiB")
+	e.Volctl("volume", "claim", "image", "--alloc", "a", "--owner", "none")
+	e.Volctl("volume", "detach", "image", "--all")
+	e.Volctl("volume", "delete", "image", "-y")
 }
 
 // says fails the test unless the output of volctl contains the given word.
 func (e *everyRPC) says(word string, args ...string) {
-	e.t.Helper()
-	if out := e.volctl(args...); word == "" || !strings.Contains(out, word) {
-		e.t.Errorf("volctl %s does not say %q:\n%s", strings.Join(args, " "), word, out)
+	e.T.Helper()
+	if out := e.Volctl(args...); word == "" || !strings.Contains(out, word) {
+		e.T.Errorf("volctl %s does not say %q:\n%s", strings.Join(args, " "), word, out)
 	}
 }
 
 // run runs each step that makes one of the given calls. It fails the test for a call that no step
 // makes.
 func (e *everyRPC) run(calls []string) {
-	e.t.Helper()
+	e.T.Helper()
 	left := slices.Clone(calls)
 	for _, step := range rpcSteps {
 		if slices.ContainsFunc(step.rpcs, func(rpc string) bool { return slices.Contains(calls, rpc) }) {
@@ -131,23 +131,23 @@ func (e *everyRPC) run(calls []string) {
 		left = slices.DeleteFunc(left, func(rpc string) bool { return slices.Contains(step.rpcs, rpc) })
 	}
 	if len(left) > 0 {
-		e.t.Errorf("no step shows %v", left)
+		e.T.Errorf("no step shows %v", left)
 	}
 }
 
 // compare fails the test unless the plugin answered exactly the expected calls with OK.
 func (e *everyRPC) compare(got, want []string) {
-	e.t.Helper()
+	e.T.Helper()
 	slices.Sort(got)
 	got = slices.Compact(got)
 	for _, rpc := range want {
 		if !slices.Contains(got, rpc) {
-			e.t.Errorf("%s was not answered OK, and docs/CSI.md says that it is sent", rpc)
+			e.T.Errorf("%s was not answered OK, and docs/CSI.md says that it is sent", rpc)
 		}
 	}
 	for _, rpc := range got {
 		if !slices.Contains(want, rpc) {
-			e.t.Errorf("%s was sent, and docs/CSI.md says that it is not", rpc)
+			e.T.Errorf("%s was sent, and docs/CSI.md says that it is not", rpc)
 		}
 	}
 }
@@ -156,18 +156,18 @@ func (e *everyRPC) compare(got, want []string) {
 // call. The plugin must answer each call with OK, and the calls must not violate CSI.
 func TestEveryRPC(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "60s", func(c *csitest.Config) {
+	h := StartRecorded(t, "60s", func(c *csitest.Config) {
 		c.AttachReadOnly, c.AnyVolume = true, false
 		c.Lists, c.PublishedNodes, c.Get, c.Clone, c.Modify, c.MountGroup = true, true, true, true, true, true
 		c.Snapshot, c.ListSnapshots, c.GetSnapshot, c.GroupSnapshot, c.ReadyAfter = true, true, true, true, 1
 		c.Expand, c.NodeExpand = true, true
 		c.Health, c.ListHealth, c.NodeHealth, c.StorageHealth = true, true, true, true
 	})
-	e := &everyRPC{host: h.host, plugin: "rec", modify: "iops=5"}
+	e := &everyRPC{Host: h.Host, plugin: "rec", modify: "iops=5"}
 	want := usedCalls(t, false)
 	e.run(want)
-	j, err := csitest.LoadJournal(h.cfg.JournalPath())
-	h.must(err)
+	j, err := csitest.LoadJournal(h.Config.JournalPath())
+	h.Must(err)
 	var got []string
 	for _, c := range j.Calls {
 		if c.OK() {
@@ -183,13 +183,13 @@ var okCalls = regexp.MustCompile(`(?m)^volagent_plugin_rpc_duration_seconds_coun
 // from the agent's metrics.
 func TestEveryRPCBundled(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.start("local")
-	e := &everyRPC{host: h, plugin: "local", modify: "quota=none"}
+	h := NewHost(t)
+	h.Start("local")
+	e := &everyRPC{Host: h, plugin: "local", modify: "quota=none"}
 	want := usedCalls(t, true)
 	e.run(want)
 	var got []string
-	for _, m := range okCalls.FindAllStringSubmatch(h.metrics(), -1) {
+	for _, m := range okCalls.FindAllStringSubmatch(Metrics(h), -1) {
 		if m[2] != "" {
 			m[1] = "Probe"
 		}

@@ -13,50 +13,50 @@ import (
 )
 
 // newGrowing returns a host with volume "data" and a recording plugin that can expand it.
-func newGrowing(t *testing.T, tune func(*csitest.Config)) recorded {
+func newGrowing(t *testing.T, tune func(*csitest.Config)) Recorded {
 	t.Helper()
-	h := newRecorded(t, "20s", growing(tune))
-	h.register("data", "single-node-multi-writer")
+	h := StartRecorded(t, "20s", WithExpansion(tune))
+	h.Register("data", "single-node-multi-writer")
 	return h
 }
 
-// total returns the size that the plugin reports for volume "data", in bytes.
-func (h recorded) total() string {
-	h.t.Helper()
-	return h.volctl("volume", "stats", "data", "-o", "go-template={{.bytes_total}}")
+// totalBytes returns the size that the plugin reports for volume "data", in bytes.
+func totalBytes(h Recorded) string {
+	h.T.Helper()
+	return h.Volctl("volume", "stats", "data", "-o", "go-template={{.bytes_total}}")
 }
 
 // TestExpandMounted checks that a volume grows while a claim uses it, without a remount.
 func TestExpandMounted(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, nil)
-	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.writer(path)
-	was, mark := h.mounts(), h.mark()
-	if got := h.volctl("volume", "expand", "data", "8MiB"); got != `expanded volume "data" to 8MiB` {
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.StartWriter(path)
+	was, mark := h.Mounts(), h.Mark()
+	if got := h.Volctl("volume", "expand", "data", "8MiB"); got != `expanded volume "data" to 8MiB` {
 		t.Errorf("it said %q", got)
 	}
-	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand)
-	if h.mounts() != was {
-		t.Errorf("mounts:\n%s\nwere:\n%s", h.mounts(), was)
+	h.ExpectCalls(mark, csitest.ControllerExpand, csitest.NodeExpand)
+	if h.Mounts() != was {
+		t.Errorf("mounts:\n%s\nwere:\n%s", h.Mounts(), was)
 	}
-	for _, c := range h.calls(mark) {
+	for _, c := range h.Calls(mark) {
 		if c.Least != 8<<20 || c.Method == csitest.NodeExpand && (c.TargetPath != c.StagingPath || c.StagingPath == "") {
 			t.Errorf("it was asked for %+v", c)
 		}
 	}
-	if got := h.total(); got != "8388608" {
+	if got := totalBytes(h); got != "8388608" {
 		t.Errorf("it has %s", got)
 	}
-	mark = h.mark()
-	if got := h.volctl("volume", "expand", "data", "8MiB"); got != `volume "data" is unchanged: it has 8MiB` {
+	mark = h.Mark()
+	if got := h.Volctl("volume", "expand", "data", "8MiB"); got != `volume "data" is unchanged: it has 8MiB` {
 		t.Errorf("once more: %q", got)
 	}
-	h.expect(mark)
-	h.refuses(4, `volume "data" has 8MiB and cannot shrink to 4MiB`, "volume", "expand", "data", "4MiB")
-	h.refuses(3, `no volume "dat"`, "volume", "expand", "dat", "16MiB")
-	h.refuses(2, "a unit is needed", "volume", "expand", "data", "16")
-	if got := h.volctl("events", "--volume", "data"); !strings.Contains(got, "expand-begun") || !strings.Contains(got, "node-expanded") {
+	h.ExpectCalls(mark)
+	h.ExpectRefusal(4, `volume "data" has 8MiB and cannot shrink to 4MiB`, "volume", "expand", "data", "4MiB")
+	h.ExpectRefusal(3, `no volume "dat"`, "volume", "expand", "dat", "16MiB")
+	h.ExpectRefusal(2, "a unit is needed", "volume", "expand", "data", "16")
+	if got := h.Volctl("events", "--volume", "data"); !strings.Contains(got, "expand-begun") || !strings.Contains(got, "node-expanded") {
 		t.Errorf("the events do not tell of it:\n%s", got)
 	}
 }
@@ -71,31 +71,31 @@ func TestExpandUnmounted(t *testing.T) {
 		want []string
 	}{
 		"staged":     {nil, []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodeExpand, csitest.NodePublish}},
-		"not staged": {withNeither, []string{csitest.NodePublish, csitest.NodeExpand}},
+		"not staged": {PublishOnly, []string{csitest.NodePublish, csitest.NodeExpand}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newGrowing(t, tt.tune)
-			mark := h.mark()
-			if got := h.volctl("volume", "expand", "data", "8MiB"); !strings.Contains(got, "expanded when it is mounted") {
+			mark := h.Mark()
+			if got := h.Volctl("volume", "expand", "data", "8MiB"); !strings.Contains(got, "expanded when it is mounted") {
 				t.Errorf("it said %q", got)
 			}
-			h.expect(mark, csitest.ControllerExpand)
-			if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "its storage has 8MiB; its contents are expanded when it is mounted") {
+			h.ExpectCalls(mark, csitest.ControllerExpand)
+			if got := h.Volctl("volume", "status", "data"); !strings.Contains(got, "its storage has 8MiB; its contents are expanded when it is mounted") {
 				t.Errorf("status:\n%s", got)
 			}
-			h.kill()
-			h.start("rec")
-			mark = h.mark()
-			h.volctl("volume", "claim", "data", "--alloc", "a")
-			h.expect(mark, tt.want...)
-			if got := h.total(); got != "8388608" {
+			h.Kill()
+			h.Start("rec")
+			mark = h.Mark()
+			h.Volctl("volume", "claim", "data", "--alloc", "a")
+			h.ExpectCalls(mark, tt.want...)
+			if got := totalBytes(h); got != "8388608" {
 				t.Errorf("it has %s", got)
 			}
-			mark = h.mark()
-			h.volctl("volume", "detach", "data", "a")
-			h.volctl("volume", "claim", "data", "--alloc", "a")
-			if calls := h.calls(mark).Methods(); slices.Contains(calls, csitest.NodeExpand) {
+			mark = h.Mark()
+			h.Volctl("volume", "detach", "data", "a")
+			h.Volctl("volume", "claim", "data", "--alloc", "a")
+			if calls := h.Calls(mark).Methods(); slices.Contains(calls, csitest.NodeExpand) {
 				t.Errorf("it was expanded once more: %q", calls)
 			}
 		})
@@ -107,26 +107,26 @@ func TestExpandUnmounted(t *testing.T) {
 func TestExpandOffline(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	mark := h.mark()
-	h.refuses(4, `expands volumes only while they are not in use, and volume "data" is claimed by "a" (mounted)`, "volume", "expand", "data", "8MiB")
-	if r := h.try("volume", "expand", "data", "8MiB"); !strings.Contains(r.err, "hint: volctl volume detach data --all") {
-		t.Errorf("no command frees it: %s", r.err)
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	mark := h.Mark()
+	h.ExpectRefusal(4, `expands volumes only while they are not in use, and volume "data" is claimed by "a" (mounted)`, "volume", "expand", "data", "8MiB")
+	if r := h.Try("volume", "expand", "data", "8MiB"); !strings.Contains(r.Err, "hint: volctl volume detach data --all") {
+		t.Errorf("no command frees it: %s", r.Err)
 	}
-	h.expect(mark)
-	h.volctl("volume", "detach", "data", "a")
-	h.fault(csitest.Fault{Method: csitest.ControllerExpand, Hang: true})
-	h.volctl("volume", "expand", "data", "8MiB", "--no-wait")
-	h.await("the call", func() bool { return slices.Contains(h.calls(mark).Methods(), csitest.ControllerExpand) })
-	mark = h.mark()
-	h.volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
-	if got := h.volctl("volume", "status", "data", "-o", "go-template={{.state}} {{.expansion.want}}"); got != "mounting 8388608" {
+	h.ExpectCalls(mark)
+	h.Volctl("volume", "detach", "data", "a")
+	h.AddFaults(csitest.Fault{Method: csitest.ControllerExpand, Hang: true})
+	h.Volctl("volume", "expand", "data", "8MiB", "--no-wait")
+	h.Await("the call", func() bool { return slices.Contains(h.Calls(mark).Methods(), csitest.ControllerExpand) })
+	mark = h.Mark()
+	h.Volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
+	if got := h.Volctl("volume", "status", "data", "-o", "go-template={{.state}} {{.expansion.want}}"); got != "mounting 8388608" {
 		t.Errorf("status: %s", got)
 	}
-	h.expect(mark)
-	h.must(h.cfg.Faults().Clear())
-	h.volctl("wait", "--volume", "data", "--for", "mounted")
-	h.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodeExpand, csitest.NodePublish)
+	h.ExpectCalls(mark)
+	h.Must(h.Config.Faults().Clear())
+	h.Volctl("wait", "--volume", "data", "--for", "mounted")
+	h.ExpectCalls(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodeExpand, csitest.NodePublish)
 }
 
 // TestExpandRefused checks an expansion that the plugin refuses with a final error. The command
@@ -134,30 +134,30 @@ func TestExpandOffline(t *testing.T) {
 func TestExpandRefused(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Storage = 16 << 20 })
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.refuses(2, `plugin "rec" does not expand volume "data" to 32MiB`, "volume", "expand", "data", "32MiB")
-	mark := h.mark()
-	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "mounted, writable") || !strings.Contains(got, "it could not be expanded to 32MiB: ControllerExpandVolume: out of range") {
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.ExpectRefusal(2, `plugin "rec" does not expand volume "data" to 32MiB`, "volume", "expand", "data", "32MiB")
+	mark := h.Mark()
+	if got := h.Volctl("volume", "status", "data"); !strings.Contains(got, "mounted, writable") || !strings.Contains(got, "it could not be expanded to 32MiB: ControllerExpandVolume: out of range") {
 		t.Errorf("status:\n%s", got)
 	}
-	h.fault(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "not while it is mounted"})
-	h.refuses(4, `the storage of volume "data" has 8MiB, but the node did not complete the expansion: NodeExpandVolume: not possible now: not while it is mounted`, "volume", "expand", "data", "8MiB")
-	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 8MiB") || !strings.Contains(got, "volctl volume expand data 8MiB") {
+	h.AddFaults(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "not while it is mounted"})
+	h.ExpectRefusal(4, `the storage of volume "data" has 8MiB, but the node did not complete the expansion: NodeExpandVolume: not possible now: not while it is mounted`, "volume", "expand", "data", "8MiB")
+	if got := h.Volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 8MiB") || !strings.Contains(got, "volctl volume expand data 8MiB") {
 		t.Errorf("status:\n%s", got)
 	}
-	h.volctl("volume", "claim", "data", "--alloc", "b") // a claim does not retry the expansion
-	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand, csitest.NodePublish)
-	h.volctl("volume", "expand", "data", "8MiB")
-	if got := h.volctl("volume", "status", "data", "-o", "go-template={{.state}}"); got != "mounted" {
+	h.Volctl("volume", "claim", "data", "--alloc", "b") // a claim does not retry the expansion
+	h.ExpectCalls(mark, csitest.ControllerExpand, csitest.NodeExpand, csitest.NodePublish)
+	h.Volctl("volume", "expand", "data", "8MiB")
+	if got := h.Volctl("volume", "status", "data", "-o", "go-template={{.state}}"); got != "mounted" {
 		t.Errorf("then it is %s", got)
 	}
 
 	// The agent still mounts a volume whose expansion failed.
-	h.volctl("volume", "detach", "data", "--all")
-	h.volctl("volume", "expand", "data", "12MiB")
-	h.fault(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "no"})
-	h.volctl("volume", "claim", "data", "--alloc", "c")
-	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 12MiB") {
+	h.Volctl("volume", "detach", "data", "--all")
+	h.Volctl("volume", "expand", "data", "12MiB")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "no"})
+	h.Volctl("volume", "claim", "data", "--alloc", "c")
+	if got := h.Volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 12MiB") {
 		t.Errorf("status:\n%s", got)
 	}
 }
@@ -167,15 +167,15 @@ func TestExpandRefused(t *testing.T) {
 func TestExpandTimesOut(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, nil)
-	h.fault(csitest.Fault{Method: csitest.ControllerExpand, Hang: true, Effect: csitest.EffectDone})
-	h.refuses(5, "the agent continues", "volume", "expand", "data", "8MiB", "--timeout", "300ms")
-	h.refuses(4, "is being expanded to 8MiB already", "volume", "expand", "data", "6MiB")
-	h.must(h.cfg.Faults().Clear())
-	h.volctl("volume", "expand", "data", "8MiB")
-	h.fault(csitest.Fault{Method: csitest.ControllerExpand, Code: codes.Internal, Message: "try later", Times: 2})
-	h.volctl("volume", "expand", "data", "16MiB")
-	if n := len(slices.DeleteFunc(h.calls(0).Methods(), func(m string) bool { return m != csitest.ControllerExpand })); n != 4 {
-		t.Errorf("%d calls, want one, and three of which two failed:\n%s", n, h.calls(0))
+	h.AddFaults(csitest.Fault{Method: csitest.ControllerExpand, Hang: true, Effect: csitest.EffectDone})
+	h.ExpectRefusal(5, "the agent continues", "volume", "expand", "data", "8MiB", "--timeout", "300ms")
+	h.ExpectRefusal(4, "is being expanded to 8MiB already", "volume", "expand", "data", "6MiB")
+	h.Must(h.Config.Faults().Clear())
+	h.Volctl("volume", "expand", "data", "8MiB")
+	h.AddFaults(csitest.Fault{Method: csitest.ControllerExpand, Code: codes.Internal, Message: "try later", Times: 2})
+	h.Volctl("volume", "expand", "data", "16MiB")
+	if n := len(slices.DeleteFunc(h.Calls(0).Methods(), func(m string) bool { return m != csitest.ControllerExpand })); n != 4 {
+		t.Errorf("%d calls, want one, and three of which two failed:\n%s", n, h.Calls(0))
 	}
 }
 
@@ -184,23 +184,23 @@ func TestExpandTimesOut(t *testing.T) {
 func TestExpandWithdrawn(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
-	h.fault(csitest.Fault{Method: csitest.ControllerExpand, Code: codes.Internal, Message: "not today", Times: -1})
-	h.refuses(5, "not today", "volume", "expand", "data", "8MiB", "--timeout", "2s")
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
-	h.await("the way out to be shown", func() bool {
-		got := h.volctl("volume", "status", "data")
+	h.AddFaults(csitest.Fault{Method: csitest.ControllerExpand, Code: codes.Internal, Message: "not today", Times: -1})
+	h.ExpectRefusal(5, "not today", "volume", "expand", "data", "8MiB", "--timeout", "2s")
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+	h.Await("the way out to be shown", func() bool {
+		got := h.Volctl("volume", "status", "data")
 		return strings.Contains(got, "stuck: ") && strings.Contains(got, "volctl volume expand data --withdraw")
 	})
-	h.refuses(2, "--withdraw takes no SIZE", "volume", "expand", "data", "8MiB", "--withdraw")
-	h.refuses(2, "needs SIZE", "volume", "expand", "data")
-	h.refuses(3, `no volume "nosuch"`, "volume", "expand", "nosuch", "--withdraw")
+	h.ExpectRefusal(2, "--withdraw takes no SIZE", "volume", "expand", "data", "8MiB", "--withdraw")
+	h.ExpectRefusal(2, "needs SIZE", "volume", "expand", "data")
+	h.ExpectRefusal(3, `no volume "nosuch"`, "volume", "expand", "nosuch", "--withdraw")
 	for _, want := range []string{`withdrew the expansion of volume "data"`, "it is not being expanded"} {
-		if got := h.volctl("volume", "expand", "data", "--withdraw"); !strings.Contains(got, want) {
+		if got := h.Volctl("volume", "expand", "data", "--withdraw"); !strings.Contains(got, want) {
 			t.Errorf("it said %s", got)
 		}
 	}
-	h.volctl("wait", "--volume", "data", "--for", "mounted")
-	if got := h.volctl("volume", "status", "data", "-o", "go-template={{.state}} {{.expansion}}"); got != "mounted <no value>" {
+	h.Volctl("wait", "--volume", "data", "--for", "mounted")
+	if got := h.Volctl("volume", "status", "data", "-o", "go-template={{.state}} {{.expansion}}"); got != "mounted <no value>" {
 		t.Errorf("status: %s", got)
 	}
 }
@@ -209,10 +209,10 @@ func TestExpandWithdrawn(t *testing.T) {
 // agent stores nothing about it.
 func TestExpandCannot(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "20s", nil)
-	h.register("data", "single-node-writer")
-	h.refuses(4, `plugin "rec" cannot expand volumes`, "volume", "expand", "data", "8MiB")
-	if got := h.volctl("volume", "status", "data", "-o", "go-template={{.summary}}{{.expansion}}"); strings.Contains(got, "expand") {
+	h := StartRecorded(t, "20s", nil)
+	h.Register("data", "single-node-writer")
+	h.ExpectRefusal(4, `plugin "rec" cannot expand volumes`, "volume", "expand", "data", "8MiB")
+	if got := h.Volctl("volume", "status", "data", "-o", "go-template={{.summary}}{{.expansion}}"); strings.Contains(got, "expand") {
 		t.Errorf("status: %s", got)
 	}
 }
@@ -221,28 +221,28 @@ func TestExpandCannot(t *testing.T) {
 // command does.
 func TestExpandByFile(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "20s", growing(nil))
-	file := filepath.Join(h.dir, "data.yaml")
+	h := StartRecorded(t, "20s", WithExpansion(nil))
+	file := filepath.Join(h.Dir, "data.yaml")
 	write := func(size string) {
-		h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: ext/data\ncapacity_min: "+size+"\n"), 0o644))
+		h.Must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: ext/data\ncapacity_min: "+size+"\n"), 0o644))
 	}
 	write("4MiB")
-	h.volctl("volume", "register", file)
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	mark := h.mark()
+	h.Volctl("volume", "register", file)
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	mark := h.Mark()
 	write("8MiB")
-	if got := h.volctl("volume", "validate", file); !strings.Contains(got, "capacity_min: 4MiB → 8MiB") {
+	if got := h.Volctl("volume", "validate", file); !strings.Contains(got, "capacity_min: 4MiB → 8MiB") {
 		t.Errorf("validate: %s", got)
 	}
-	h.expect(mark)
-	if got := h.volctl("volume", "register", file); !strings.Contains(got, "capacity_min: 4MiB → 8MiB") || h.total() != "8388608" {
+	h.ExpectCalls(mark)
+	if got := h.Volctl("volume", "register", file); !strings.Contains(got, "capacity_min: 4MiB → 8MiB") || totalBytes(h) != "8388608" {
 		t.Errorf("register: %s", got)
 	}
-	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand)
-	h.volctl("volume", "register", file)
+	h.ExpectCalls(mark, csitest.ControllerExpand, csitest.NodeExpand)
+	h.Volctl("volume", "register", file)
 	write("6MiB")
-	h.volctl("volume", "register", file) // the volume already has this size
-	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand)
+	h.Volctl("volume", "register", file) // the volume already has this size
+	h.ExpectCalls(mark, csitest.ControllerExpand, csitest.NodeExpand)
 }
 
 // TestExpandGoesOn kills the agent during an expansion of a mounted or unmounted volume. The next
@@ -255,23 +255,23 @@ func TestExpandGoesOn(t *testing.T) {
 				t.Parallel()
 				h := newGrowing(t, nil)
 				if method == csitest.NodeExpand {
-					h.volctl("volume", "claim", "data", "--alloc", "a")
+					h.Volctl("volume", "claim", "data", "--alloc", "a")
 				}
 				want := "8388608, to go 8388608" // the file system grows at the next mount
 				if method == csitest.NodeExpand {
 					want = "8388608, to go"
 				}
-				h.fault(csitest.Fault{Method: method, KillCaller: moment})
-				h.try("volume", "expand", "data", "8MiB", "--no-wait") // the agent may die before it answers
-				if err := h.cmd.Wait(); err == nil {
+				h.AddFaults(csitest.Fault{Method: method, KillCaller: moment})
+				h.Try("volume", "expand", "data", "8MiB", "--no-wait") // the agent may die before it answers
+				if err := h.Cmd.Wait(); err == nil {
 					t.Fatal("the agent was not killed")
 				}
-				h.start("rec")
-				h.await("the expansion", func() bool {
-					return h.volctl("volume", "status", "data", "-o", "go-template={{.capacity}}, to go {{with .expansion}}{{.node}}{{end}}") == want
+				h.Start("rec")
+				h.Await("the expansion", func() bool {
+					return h.Volctl("volume", "status", "data", "-o", "go-template={{.capacity}}, to go {{with .expansion}}{{.node}}{{end}}") == want
 				})
-				if method == csitest.NodeExpand && h.total() != "8388608" {
-					t.Errorf("it has %s", h.total())
+				if method == csitest.NodeExpand && totalBytes(h) != "8388608" {
+					t.Errorf("it has %s", totalBytes(h))
 				}
 			})
 		}

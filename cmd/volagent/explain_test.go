@@ -33,30 +33,30 @@ type status struct {
 	}
 }
 
-func (h *host) status(id string) status {
-	h.t.Helper()
-	return decode[status](h, "volume", "status", id)
+func statusOf(h *Host, id string) status {
+	h.T.Helper()
+	return Decode[status](h, "volume", "status", id)
 }
 
-// happened returns the events that volctl events prints as JSON.
-func (h *host) happened(args ...string) (evs []happening) {
-	h.t.Helper()
-	for line := range strings.Lines(h.volctl(append([]string{"events", "-o", "json"}, args...)...)) {
-		var e happening
-		h.must(json.Unmarshal([]byte(line), &e))
+// Events returns the events that volctl events prints as JSON.
+func Events(h *Host, args ...string) (evs []Event) {
+	h.T.Helper()
+	for line := range strings.Lines(h.Volctl(append([]string{"events", "-o", "json"}, args...)...)) {
+		var e Event
+		h.Must(json.Unmarshal([]byte(line), &e))
 		evs = append(evs, e)
 	}
 	return evs
 }
 
-type happening struct {
+type Event struct {
 	Seq                                        uint64
 	Time                                       time.Time
 	Volume, Alloc, Plugin, Type, Step, Message string
 }
 
 // types returns the types of the given events in their order.
-func types(evs []happening) (all []string) {
+func types(evs []Event) (all []string) {
 	for _, e := range evs {
 		all = append(all, e.Type)
 	}
@@ -66,15 +66,15 @@ func types(evs []happening) (all []string) {
 // TestBusyUnmount checks the status of a detach that a process blocks. The status shows the step,
 // the outcome, the message, the number of tries, the process, and a fix. The fix must work.
 func TestBusyUnmount(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.register("other", "single-node-writer")
-	path := h.volctl("volume", "claim", "data", "--alloc", "web")
-	h.volctl("volume", "claim", "other", "--alloc", "web")
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.Register("other", "single-node-writer")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "web")
+	h.Volctl("volume", "claim", "other", "--alloc", "web")
 	holder := exec.Command("sleep", "1000")
 	holder.Dir = path
 	holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	h.must(holder.Start())
+	h.Must(holder.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- holder.Wait() }()
 	held := fmt.Sprintf("pid %d sleep, cwd %q", holder.Process.Pid, path)
@@ -82,19 +82,19 @@ func TestBusyUnmount(t *testing.T) {
 		held = fmt.Sprintf("pid %d sleep", holder.Process.Pid) // the process belongs to a unit
 	}
 
-	r := h.try("volume", "detach", "data", "web", "--timeout", "3s")
-	if r.code != 5 || !strings.Contains(r.err, held) || !strings.Contains(r.err, "NodeUnpublishVolume") || !strings.Contains(r.err, "hint: ") {
-		t.Errorf("exit %d, stderr %q", r.code, r.err)
+	r := h.Try("volume", "detach", "data", "web", "--timeout", "3s")
+	if r.Code != 5 || !strings.Contains(r.Err, held) || !strings.Contains(r.Err, "NodeUnpublishVolume") || !strings.Contains(r.Err, "hint: ") {
+		t.Errorf("exit %d, stderr %q", r.Code, r.Err)
 	}
-	h.await("the volume to be stuck", func() bool { return h.status("data").State == "stuck" })
-	st := h.status("data")
+	h.Await("the volume to be stuck", func() bool { return statusOf(h.Host, "data").State == "stuck" })
+	st := statusOf(h.Host, "data")
 	at := st.Attempt
 	if st.DataSafe != "yes" || st.StillMounted != "yes" || at.Step != "NodeUnpublishVolume" || at.Index != 4 || at.Of != 6 || at.Alloc != "web" ||
 		at.Code == "" || at.Message == "" || at.Tries < 3 || at.First.IsZero() || at.Next.IsZero() ||
 		len(at.HeldBy) == 0 || !strings.HasPrefix(at.HeldBy[0], held) || at.Fix != fmt.Sprintf("kill %d", holder.Process.Pid) || at.Else == "" {
 		t.Errorf("the status is %+v", st)
 	}
-	screen := h.volctl("volume", "status", "data", "-o", "wide")
+	screen := h.Volctl("volume", "status", "data", "-o", "wide")
 	for _, want := range []string{
 		"× data  stuck: unmounting", "data safe: yes   still mounted: yes", "4/6 NodeUnpublishVolume for web → ", "(" + at.Code,
 		at.Message, "×, first ", ", next ", "Held by  " + held, "Fix      " + at.Fix, "Else     ",
@@ -103,50 +103,50 @@ func TestBusyUnmount(t *testing.T) {
 			t.Errorf("the screen has no %q:\n%s", want, screen)
 		}
 	}
-	node := h.volctl("node", "status")
+	node := h.Volctl("node", "status")
 	for _, want := range []string{"1 problem", "stuck", "unmounting, busy: " + held, "→ volctl volume status data", "Unaffected: 1 volume\n"} {
 		if !strings.Contains(node+"\n", want) {
 			t.Errorf("the node's screen has no %q:\n%s", want, node)
 		}
 	}
-	h.must(exec.Command("sh", "-c", at.Fix).Run())
+	h.Must(exec.Command("sh", "-c", at.Fix).Run())
 	if err := <-ended; err == nil {
 		t.Error("the holder ended by itself")
 	}
-	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
-	h.volctl("volume", "detach", "other", "web")
-	h.allGone()
+	h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+	h.Volctl("volume", "detach", "other", "web")
+	h.ExpectNoMounts()
 }
 
 // TestPluginLog checks that a failed claim and the status quote the last lines of the plugin's log.
 // The quoted lines must not contain a secret that this agent or an earlier one sent to the plugin.
 func TestPluginLog(t *testing.T) {
 	const planted = "pl4nt3d-in-the-l0g"
-	h := newRecorded(t, "10s", nil)
-	h.must(os.WriteFile(filepath.Join(h.dir, "secret"), []byte(planted), 0o600))
-	file := filepath.Join(h.dir, "data.yaml")
-	h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: x\nsecrets:\n  key: {file: "+h.dir+"/secret}\n"), 0o644))
-	h.volctl("volume", "register", file)
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.volctl("volume", "detach", "data", "a")
-	h.kill()
-	h.start("rec") // this agent has not read the secret yet
-	log, err := os.OpenFile(h.volctl("plugin", "status", "rec", "-o", "go-template={{.log_file}}"), os.O_APPEND|os.O_WRONLY, 0)
-	h.must(err)
+	h := StartRecorded(t, "10s", nil)
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "secret"), []byte(planted), 0o600))
+	file := filepath.Join(h.Dir, "data.yaml")
+	h.Must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: x\nsecrets:\n  key: {file: "+h.Dir+"/secret}\n"), 0o644))
+	h.Volctl("volume", "register", file)
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Volctl("volume", "detach", "data", "a")
+	h.Kill()
+	h.Start("rec") // this agent has not read the secret yet
+	log, err := os.OpenFile(h.Volctl("plugin", "status", "rec", "-o", "go-template={{.log_file}}"), os.O_APPEND|os.O_WRONLY, 0)
+	h.Must(err)
 	_, err = log.WriteString("first line\ncannot log in with " + planted + "\nno such disk\n")
-	h.must(err)
-	h.must(log.Close())
+	h.Must(err)
+	h.Must(log.Close())
 
-	h.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "bad disk", Times: -1})
-	status := h.volctl("plugin", "status", "rec", "-o", "json") // this agent has not made a call yet
-	r := h.try("volume", "claim", "data", "--alloc", "a", "-o", "json")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "bad disk", Times: -1})
+	status := h.Volctl("plugin", "status", "rec", "-o", "json") // this agent has not made a call yet
+	r := h.Try("volume", "claim", "data", "--alloc", "a", "-o", "json")
 	var e struct {
 		Error struct {
 			Code, Message, Hint string
 			Details             map[string]string
 		}
 	}
-	h.must(json.Unmarshal([]byte(r.err), &e))
+	h.Must(json.Unmarshal([]byte(r.Err), &e))
 	want := map[string]string{
 		"step": "NodeStageVolume", "grpc_code": "InvalidArgument", "plugin_said": "bad disk", "retry": "change", "tries": "1",
 		"plugin_log": "first line\ncannot log in with ***\nno such disk",
@@ -156,52 +156,52 @@ func TestPluginLog(t *testing.T) {
 			t.Errorf("%s is %q, want %q", k, e.Error.Details[k], v)
 		}
 	}
-	if r.code != 1 || e.Error.Hint == "" || e.Error.Details["first"] == "" {
-		t.Errorf("exit %d, %+v", r.code, e)
+	if r.Code != 1 || e.Error.Hint == "" || e.Error.Details["first"] == "" {
+		t.Errorf("exit %d, %+v", r.Code, e)
 	}
-	r2 := h.try("volume", "claim", "data", "--alloc", "b")
-	if r2.code != 1 || !strings.Contains(r2.err, "NodeStageVolume: invalid request: bad disk") || !strings.Contains(r2.err, "plugin log: no such disk\n") {
-		t.Errorf("exit %d, stderr %q", r2.code, r2.err)
+	r2 := h.Try("volume", "claim", "data", "--alloc", "b")
+	if r2.Code != 1 || !strings.Contains(r2.Err, "NodeStageVolume: invalid request: bad disk") || !strings.Contains(r2.Err, "plugin log: no such disk\n") {
+		t.Errorf("exit %d, stderr %q", r2.Code, r2.Err)
 	}
-	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
-	h.volctl("volume", "claim", "data", "--alloc", "c", "--no-wait")
-	h.await("the failure", func() bool { return h.status("data").Attempt.Code == "InvalidArgument" })
-	screen := h.volctl("volume", "status", "data")
+	h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
+	h.Volctl("volume", "claim", "data", "--alloc", "c", "--no-wait")
+	h.Await("the failure", func() bool { return statusOf(h.Host, "data").Attempt.Code == "InvalidArgument" })
+	screen := h.Volctl("volume", "status", "data")
 	if !strings.Contains(screen, "Log      no such disk\n") || !strings.Contains(screen, `Said     "bad disk"`) {
 		t.Errorf("the screen is\n%s", screen)
 	}
-	for _, said := range []string{status, r.err, r2.err, screen, h.volctl("plugin", "logs", "rec")} {
+	for _, said := range []string{status, r.Err, r2.Err, screen, h.Volctl("plugin", "logs", "rec")} {
 		if strings.Contains(said, planted) || !strings.Contains(said, "no such disk") {
 			t.Errorf("the secret stands in, or the log does not:\n%s", said)
 		}
 	}
-	h.must(h.cfg.Faults().Clear())
-	h.volctl("volume", "detach", "data", "--all")
+	h.Must(h.Config.Faults().Clear())
+	h.Volctl("volume", "detach", "data", "--all")
 }
 
 // TestEvents checks that every transition produces a numbered event, and that the numbers follow
 // the order of the transitions. The events survive a SIGKILL and a normal stop of the agent.
 func TestEvents(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.register("other", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.volctl("volume", "claim", "other", "--alloc", "a")
-	if r := h.try("volume", "claim", "data", "--alloc", "b"); r.code != 4 {
-		t.Errorf("exit %d, stderr %q", r.code, r.err)
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.Register("other", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Volctl("volume", "claim", "other", "--alloc", "a")
+	if r := h.Try("volume", "claim", "data", "--alloc", "b"); r.Code != 4 {
+		t.Errorf("exit %d, stderr %q", r.Code, r.Err)
 	}
-	before := h.happened()
+	before := Events(h.Host)
 	last := before[len(before)-1]
-	h.await("the events to be in files", func() bool { return strings.Contains(h.files("d/events/*"), fmt.Sprintf(`"seq":%d,`, last.Seq)) })
-	h.kill()
-	h.start("rec")
-	if got := h.happened()[:len(before)]; !slices.Equal(got, before) {
+	h.Await("the events to be in files", func() bool { return strings.Contains(h.ReadFiles("d/events/*"), fmt.Sprintf(`"seq":%d,`, last.Seq)) })
+	h.Kill()
+	h.Start("rec")
+	if got := Events(h.Host)[:len(before)]; !slices.Equal(got, before) {
 		t.Errorf("after kill -9 the events are\n%+v, were\n%+v", got, before)
 	}
-	h.volctl("volume", "detach", "data", "a")
-	h.must(h.signal(syscall.SIGTERM))
-	h.start("rec")
-	all := h.happened()
+	h.Volctl("volume", "detach", "data", "a")
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Start("rec")
+	all := Events(h.Host)
 	for i, e := range all {
 		if i > 0 && (e.Seq != all[i-1].Seq+1 || e.Time.Before(all[i-1].Time)) {
 			t.Errorf("after %+v comes %+v", all[i-1], e)
@@ -211,7 +211,7 @@ func TestEvents(t *testing.T) {
 		"registered", "claim-pending", "attached", "staged", "published", "claim-mounted", "claim-refused",
 		"claim-unpublishing", "unpublished", "unstaged", "claim-node-detached", "detached", "claim-controller-detached", "claim-detached",
 	}
-	if got := types(h.happened("--volume", "data")); !slices.Equal(got, want) {
+	if got := types(Events(h.Host, "--volume", "data")); !slices.Equal(got, want) {
 		t.Errorf("the events of the volume are\n%q, want\n%q", got, want)
 	}
 	counts := map[string]int{}
@@ -221,40 +221,40 @@ func TestEvents(t *testing.T) {
 	if counts["agent-started"] != 3 || counts["agent-stopped"] != 1 || counts["plugin-ready"] < 3 {
 		t.Errorf("there are %v", counts)
 	}
-	if got := h.happened("-n", "2", "--volume", "data"); !slices.Equal(types(got), want[len(want)-2:]) {
+	if got := Events(h.Host, "-n", "2", "--volume", "data"); !slices.Equal(types(got), want[len(want)-2:]) {
 		t.Errorf("the last two are %+v", got)
 	}
-	if got := h.happened("--since", "1h"); len(got) < len(all) {
+	if got := Events(h.Host, "--since", "1h"); len(got) < len(all) {
 		t.Errorf("%d of %d in the last hour", len(got), len(all))
 	}
-	files, err := filepath.Glob(filepath.Join(h.dir, "d/events/*"))
-	h.must(err)
-	for _, f := range append(files, filepath.Join(h.dir, "d/events")) {
+	files, err := filepath.Glob(filepath.Join(h.Dir, "d/events/*"))
+	h.Must(err)
+	for _, f := range append(files, filepath.Join(h.Dir, "d/events")) {
 		if info, err := os.Stat(f); err != nil || info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s: %v, %v", f, info.Mode(), err)
 		}
 	}
-	h.volctl("volume", "detach", "other", "a")
+	h.Volctl("volume", "detach", "other", "a")
 }
 
 // TestFollowEvents checks that `volctl events -f` prints the last events of a volume and then each
 // new one. It prints no events of other volumes.
 func TestFollowEvents(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.register("other", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	cmd := exec.Command(filepath.Join(binDir, "volctl"), "events", "-f", "-n", "1", "--volume", "data", "-o", "json")
-	cmd.Env = h.env
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.Register("other", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	cmd := exec.Command(filepath.Join(BinDir, "volctl"), "events", "-f", "-n", "1", "--volume", "data", "-o", "json")
+	cmd.Env = h.Env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
-	h.must(err)
-	h.must(cmd.Start())
-	lines := make(chan happening, 100)
+	h.Must(err)
+	h.Must(cmd.Start())
+	lines := make(chan Event, 100)
 	go func() {
 		defer close(lines)
 		for dec := json.NewDecoder(out); ; {
-			var e happening
+			var e Event
 			if dec.Decode(&e) != nil {
 				return
 			}
@@ -273,24 +273,24 @@ func TestFollowEvents(t *testing.T) {
 		}
 	}
 	next("claim-mounted")
-	h.volctl("volume", "claim", "other", "--alloc", "a")
-	h.volctl("volume", "detach", "data", "a")
+	h.Volctl("volume", "claim", "other", "--alloc", "a")
+	h.Volctl("volume", "detach", "data", "a")
 	for _, typ := range []string{"claim-unpublishing", "unpublished", "unstaged", "claim-node-detached", "detached", "claim-controller-detached", "claim-detached"} {
 		next(typ)
 	}
-	h.must(cmd.Process.Signal(syscall.SIGINT))
-	h.must(cmd.Wait()) // Ctrl-C is the normal end
-	h.volctl("volume", "detach", "other", "a")
+	h.Must(cmd.Process.Signal(syscall.SIGINT))
+	h.Must(cmd.Wait()) // Ctrl-C is the normal end
+	h.Volctl("volume", "detach", "other", "a")
 }
 
-// files returns the concatenated content of all files that match a pattern.
-func (h *host) files(pattern string) (text string) {
-	h.t.Helper()
-	names, err := filepath.Glob(filepath.Join(h.dir, pattern))
-	h.must(err)
+// ReadFiles returns the concatenated content of all files that match a pattern.
+func (h *Host) ReadFiles(pattern string) (text string) {
+	h.T.Helper()
+	names, err := filepath.Glob(filepath.Join(h.Dir, pattern))
+	h.Must(err)
 	for _, name := range names {
 		raw, err := os.ReadFile(name)
-		h.must(err)
+		h.Must(err)
 		text += string(raw)
 	}
 	return text
@@ -300,13 +300,13 @@ func (h *host) files(pattern string) (text string) {
 // interrupted by the end of the agent does not count as a failure.
 func TestRepeatedFailure(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "15s", nil)
-	h.register("data", "single-node-writer")
-	h.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.Internal, Message: "planned", Times: -1})
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
-	h.await("the fourth try", func() bool { return h.calls(0).Count(csitest.NodeStage) >= 4 })
+	h := StartRecorded(t, "15s", nil)
+	h.Register("data", "single-node-writer")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Code: codes.Internal, Message: "planned", Times: -1})
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+	h.Await("the fourth try", func() bool { return h.Calls(0).Count(csitest.NodeStage) >= 4 })
 	failures := func() (n int) {
-		for _, e := range h.happened("--volume", "data") {
+		for _, e := range Events(h.Host, "--volume", "data") {
 			if e.Type == "step-failed" && e.Step == "NodeStageVolume" {
 				n++
 			}
@@ -316,34 +316,36 @@ func TestRepeatedFailure(t *testing.T) {
 	if n := failures(); n != 1 {
 		t.Errorf("four failures are %d events", n)
 	}
-	warned := func() (n int) { return strings.Count(h.files("agent.log"), "[WARN]  volagent.event: step-failed") }
+	warned := func() (n int) { return strings.Count(h.ReadFiles("agent.log"), "[WARN]  volagent.event: step-failed") }
 	if n := warned(); n != 1 {
 		t.Errorf("four failures are %d warnings", n)
 	}
-	h.must(h.cfg.Faults().Clear())
-	h.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent makes the next try at once
-	calls := h.calls(0).Count(csitest.NodeStage)
-	h.await("the call", func() bool { return h.status("data").Attempt.Running && h.calls(0).Count(csitest.NodeStage) >= calls })
-	h.must(h.signal(syscall.SIGTERM))
-	h.must(h.cfg.Faults().Clear())
-	h.start("rec")
-	got := types(h.happened("--volume", "data"))
-	if !slices.Contains(got, "step-interrupted") || strings.Contains(h.files("agent.log"), "Canceled: ") {
+	h.Must(h.Config.Faults().Clear())
+	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Hang: true})
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent makes the next try at once
+	calls := h.Calls(0).Count(csitest.NodeStage)
+	h.Await("the call", func() bool {
+		return statusOf(h.Host, "data").Attempt.Running && h.Calls(0).Count(csitest.NodeStage) >= calls
+	})
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Must(h.Config.Faults().Clear())
+	h.Start("rec")
+	got := types(Events(h.Host, "--volume", "data"))
+	if !slices.Contains(got, "step-interrupted") || strings.Contains(h.ReadFiles("agent.log"), "Canceled: ") {
 		t.Errorf("a step that was broken off is told as %q", got)
 	}
-	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "100s")
+	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "100s")
 }
 
 // TestCreateInHand checks that the status does not show a running create as stuck. It shows an
 // interrupted create as stuck, together with the command that completes it. A delete must behave in
 // the same way.
 func TestCreateInHand(t *testing.T) {
-	h := newRecorded(t, "60s", nil)
+	h := StartRecorded(t, "60s", nil)
 	run := func(args ...string) *exec.Cmd {
-		cmd := exec.Command(filepath.Join(binDir, "volctl"), args...)
-		cmd.Env = h.env
-		h.must(cmd.Start())
+		cmd := exec.Command(filepath.Join(BinDir, "volctl"), args...)
+		cmd.Env = h.Env
+		h.Must(cmd.Start())
 		return cmd
 	}
 	for _, tt := range []struct {
@@ -353,41 +355,41 @@ func TestCreateInHand(t *testing.T) {
 		{csitest.CreateVolume, "mounting", "creating", "volctl volume create", []string{"volume", "create", "data", "--plugin", "rec"}},
 		{csitest.DeleteVolume, "detaching", "deleting", "volctl volume delete data -y", []string{"volume", "delete", "data", "-y"}},
 	} {
-		h.fault(csitest.Fault{Method: tt.method, Hang: true})
-		before := h.calls(0).Count(tt.method)
+		h.AddFaults(csitest.Fault{Method: tt.method, Hang: true})
+		before := h.Calls(0).Count(tt.method)
 		cmd := run(tt.args...)
-		h.await("the call", func() bool { return h.calls(0).Count(tt.method) > before })
-		if st := h.status("data"); st.State != tt.state || st.Summary != tt.doing || !st.Attempt.Running || st.Attempt.Step != tt.method {
+		h.Await("the call", func() bool { return h.Calls(0).Count(tt.method) > before })
+		if st := statusOf(h.Host, "data"); st.State != tt.state || st.Summary != tt.doing || !st.Attempt.Running || st.Attempt.Step != tt.method {
 			t.Errorf("while it runs: %+v", st)
 		}
-		h.must(cmd.Process.Kill())
+		h.Must(cmd.Process.Kill())
 		if err := cmd.Wait(); err == nil {
 			t.Error("volctl outlived SIGKILL")
 		}
-		h.await("the call to be given up", func() bool { return h.status("data").State == "stuck" })
-		st := h.status("data")
+		h.Await("the call to be given up", func() bool { return statusOf(h.Host, "data").State == "stuck" })
+		st := statusOf(h.Host, "data")
 		if st.Summary != "stuck: "+tt.doing || !strings.HasPrefix(st.Attempt.Fix, tt.fix) || !strings.Contains(st.Attempt.Else, "deregister data --force") || st.Attempt.Code != "Canceled" || !st.Attempt.Unknown {
 			t.Errorf("when it was broken off: %+v", st)
 		}
-		h.must(h.cfg.Faults().Clear())
-		h.volctl(tt.args...)
+		h.Must(h.Config.Faults().Clear())
+		h.Volctl(tt.args...)
 	}
 }
 
 // TestStatusWithHungPlugin checks that every status command answers although the plugin hangs.
 // While the plugin still answers, the status also shows how full a volume is.
 func TestStatusWithHungPlugin(t *testing.T) {
-	h := newRecorded(t, "60s", nil)
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	if out := h.volctl("volume", "status", "data"); !strings.Contains(out, "● data  mounted, writable, answers in ") || !strings.Contains(out, "%") {
+	h := StartRecorded(t, "60s", nil)
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	if out := h.Volctl("volume", "status", "data"); !strings.Contains(out, "● data  mounted, writable, answers in ") || !strings.Contains(out, "%") {
 		t.Errorf("healthy, it is\n%s", out)
 	}
-	pid := h.pluginPID("rec")
-	h.must(syscall.Kill(pid, syscall.SIGSTOP))
+	pid := h.PluginPID("rec")
+	h.Must(syscall.Kill(pid, syscall.SIGSTOP))
 	for _, args := range [][]string{{"volume", "status", "data"}, {"node", "status"}, {"volume", "list"}, {"claim", "list"}, {"plugin", "status", "rec"}, {"events"}} {
 		begun := time.Now()
-		out := h.volctl(args...)
+		out := h.Volctl(args...)
 		if took := time.Since(begun); took > 15*time.Second { // 0.4 s on an idle machine, and never 60 s
 			t.Errorf("%v took %v", args, took)
 		}
@@ -395,6 +397,6 @@ func TestStatusWithHungPlugin(t *testing.T) {
 			t.Errorf("%v says\n%s", args, out)
 		}
 	}
-	h.must(syscall.Kill(pid, syscall.SIGCONT))
-	h.volctl("volume", "detach", "data", "a")
+	h.Must(syscall.Kill(pid, syscall.SIGCONT))
+	h.Volctl("volume", "detach", "data", "a")
 }

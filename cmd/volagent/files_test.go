@@ -12,19 +12,19 @@ import (
 // from Nomad's output. Each volume must contain its data at the next claim.
 func TestRegisterFormats(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.start("local")
+	h := NewHost(t)
+	h.Start("local")
 	external := map[string]string{}
 	for _, id := range []string{"hcl", "pv", "nomad"} {
-		h.volctl("volume", "create", id, "--plugin", "local", "--size", "10MiB", "--param", "type=directory")
-		h.must(os.WriteFile(filepath.Join(h.volctl("volume", "claim", id), "data"), []byte(id), 0o644))
-		h.volctl("volume", "detach", id)
-		external[id] = h.volctl("volume", "status", id, "-o", "go-template={{.spec.external_id}}")
-		h.volctl("volume", "deregister", id)
+		h.Volctl("volume", "create", id, "--plugin", "local", "--size", "10MiB", "--param", "type=directory")
+		h.Must(os.WriteFile(filepath.Join(h.Volctl("volume", "claim", id), "data"), []byte(id), 0o644))
+		h.Volctl("volume", "detach", id)
+		external[id] = h.Volctl("volume", "status", id, "-o", "go-template={{.spec.external_id}}")
+		h.Volctl("volume", "deregister", id)
 	}
 	file := func(name, text string, args ...any) string {
-		path := filepath.Join(h.dir, name)
-		h.must(os.WriteFile(path, fmt.Appendf(nil, text, args...), 0o600))
+		path := filepath.Join(h.Dir, name)
+		h.Must(os.WriteFile(path, fmt.Appendf(nil, text, args...), 0o600))
 		return path
 	}
 	files := map[string]string{
@@ -48,25 +48,25 @@ spec:
 "RequestedCapabilities": [{"AccessMode": "single-node-writer", "AttachmentMode": "file-system"}], "WriteAllocs": {"0a1b2c3d-0000": null}}`, external["nomad"]),
 	}
 	for id, warning := range map[string]string{"hcl": "", "pv": "its reclaim policy in the cluster is Delete", "nomad": "Allocations that claim the volume in Nomad: 0a1b2c3d"} {
-		h.exits(0, `volume "`+id+`" would be registered`, "volume", "validate", files[id])
-		r := h.exits(0, `registered volume "`+id+`"`, "volume", "register", files[id])
-		if warning == "" && r.err != "" || !strings.Contains(r.err, warning) {
-			t.Errorf("%s: warnings %q", id, r.err)
+		h.ExpectExit(0, `volume "`+id+`" would be registered`, "volume", "validate", files[id])
+		r := h.ExpectExit(0, `registered volume "`+id+`"`, "volume", "register", files[id])
+		if warning == "" && r.Err != "" || !strings.Contains(r.Err, warning) {
+			t.Errorf("%s: warnings %q", id, r.Err)
 		}
-		h.exits(0, `volume "`+id+`" is unchanged`, "volume", "register", files[id])
-		if plugin := h.volctl("volume", "status", id, "-o", "go-template={{.spec.plugin_id}} {{.spec.reclaim}}"); plugin != "local retain" {
+		h.ExpectExit(0, `volume "`+id+`" is unchanged`, "volume", "register", files[id])
+		if plugin := h.Volctl("volume", "status", id, "-o", "go-template={{.spec.plugin_id}} {{.spec.reclaim}}"); plugin != "local retain" {
 			t.Errorf("%s: plugin and reclaim are %s", id, plugin)
 		}
-		path := h.volctl("volume", "claim", id)
+		path := h.Volctl("volume", "claim", id)
 		if data, err := os.ReadFile(filepath.Join(path, "data")); err != nil || string(data) != id {
 			t.Errorf("%s: %q, %v", id, data, err)
 		}
-		h.volctl("volume", "detach", id)
+		h.Volctl("volume", "detach", id)
 	}
 	// A file in any format cannot register the same storage under another id.
-	h.exits(4, `is already registered as volume "pv"`, "volume", "validate", file("twice.hcl", "id = \"twice\"\nplugin_id = \"local\"\nexternal_id = %q\n", external["pv"]))
-	h.exits(4, `cannot change name of volume "hcl" from "hcl" to "other"`, "volume", "register", file("name.hcl", "id = \"hcl\"\nname = \"other\"\nplugin_id = \"local\"\n"))
-	h.exits(3, `no plugin has the driver "ebs.csi.aws.com"; there are "local" (local.csi.volagent)`, "volume", "register",
+	h.ExpectExit(4, `is already registered as volume "pv"`, "volume", "validate", file("twice.hcl", "id = \"twice\"\nplugin_id = \"local\"\nexternal_id = %q\n", external["pv"]))
+	h.ExpectExit(4, `cannot change name of volume "hcl" from "hcl" to "other"`, "volume", "register", file("name.hcl", "id = \"hcl\"\nname = \"other\"\nplugin_id = \"local\"\n"))
+	h.ExpectExit(3, `no plugin has the driver "ebs.csi.aws.com"; there are "local" (local.csi.volagent)`, "volume", "register",
 		file("ebs.yaml", "kind: PersistentVolume\nmetadata: {name: ebs}\nspec: {csi: {driver: ebs.csi.aws.com, volumeHandle: x}}\n"))
 }
 
@@ -74,11 +74,11 @@ spec:
 // format.
 func TestExport(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.must(os.WriteFile(filepath.Join(h.dir, "key"), []byte("x"), 0o600))
-	h.start("local")
-	file := filepath.Join(h.dir, "volumes")
-	h.must(os.WriteFile(file, []byte(`id: full
+	h := NewHost(t)
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "key"), []byte("x"), 0o600))
+	h.Start("local")
+	file := filepath.Join(h.Dir, "volumes")
+	h.Must(os.WriteFile(file, []byte(`id: full
 plugin_id: local
 name: "5"
 capacity_min: 20MiB
@@ -86,63 +86,63 @@ capacity_max: 1GB
 capabilities: [{access_mode: single-node-multi-writer}, {access_mode: single-node-writer}]
 mount_options: {fs_type: ext4, mount_flags: [noatime]}
 parameters: {type: image}
-secrets: {key: {file: `+h.dir+`/key}}
+secrets: {key: {file: `+h.Dir+`/key}}
 reclaim: delete
 ---
 {id: "a b", plugin_id: local}
 `), 0o600))
-	h.volctl("volume", "create", file)
-	all := h.volctl("volume", "export", "--all")
+	h.Volctl("volume", "create", file)
+	all := h.Volctl("volume", "export", "--all")
 	for _, args := range [][]string{{"--all"}, {"--all", "-o", "json"}, {"full"}, {"full", "-o", "json"}, {"full", "--hcl"}} {
-		h.must(os.WriteFile(file, []byte(h.volctl(append([]string{"volume", "export"}, args...)...)), 0o600))
+		h.Must(os.WriteFile(file, []byte(h.Volctl(append([]string{"volume", "export"}, args...)...)), 0o600))
 		ids := []string{"full"}
 		if args[0] == "--all" {
 			ids = append(ids, "a b")
 		}
 		for _, id := range ids {
-			h.exits(0, `volume "`+id+`" is unchanged`, "volume", "register", file)
-			h.volctl("volume", "deregister", id)
+			h.ExpectExit(0, `volume "`+id+`" is unchanged`, "volume", "register", file)
+			h.Volctl("volume", "deregister", id)
 		}
-		h.volctl("volume", "register", file)
-		if now := h.volctl("volume", "export", "--all"); now != all {
+		h.Volctl("volume", "register", file)
+		if now := h.Volctl("volume", "export", "--all"); now != all {
 			t.Errorf("%v: volumes are\n%s\nthey were\n%s", args, now, all)
 		}
 	}
-	h.volctl("volume", "claim", "full")
-	h.volctl("volume", "detach", "full")
+	h.Volctl("volume", "claim", "full")
+	h.Volctl("volume", "detach", "full")
 }
 
 // TestCreateChangesNoVolume checks that create with flags or with a file never changes an existing
 // volume. Only register changes it.
 func TestCreateChangesNoVolume(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.start("local")
+	h := NewHost(t)
+	h.Start("local")
 	flags := []string{"volume", "create", "data", "--plugin", "local", "--param", "type=directory"}
-	h.volctl(append(flags, "--mount-flag", "noatime")...)
-	before := h.volctl("volume", "export", "data")
-	h.exits(0, `volume "data" is unchanged`, append(flags, "--mount-flag", "noatime")...)
-	h.exits(0, `volume "data" is unchanged`, "volume", "create", "data", "--plugin", "local", "--mount-flag", "noatime")
+	h.Volctl(append(flags, "--mount-flag", "noatime")...)
+	before := h.Volctl("volume", "export", "data")
+	h.ExpectExit(0, `volume "data" is unchanged`, append(flags, "--mount-flag", "noatime")...)
+	h.ExpectExit(0, `volume "data" is unchanged`, "volume", "create", "data", "--plugin", "local", "--mount-flag", "noatime")
 
 	differs := func(args []string, texts ...string) {
 		t.Helper()
-		r := h.try(args...)
+		r := h.Try(args...)
 		for _, want := range append(texts, `volume "data" exists and differs from the request: `, "hint: ", "volctl volume export data") {
-			if r.code != 4 || !strings.Contains(r.err, want) {
-				t.Errorf("%v: exit code %d, %s; want 4 and %q", args, r.code, r.err, want)
+			if r.Code != 4 || !strings.Contains(r.Err, want) {
+				t.Errorf("%v: exit code %d, %s; want 4 and %q", args, r.Code, r.Err, want)
 			}
 		}
-		if now := h.volctl("volume", "export", "data"); now != before {
+		if now := h.Volctl("volume", "export", "data"); now != before {
 			t.Errorf("%v changed the volume to\n%s\nfrom\n%s", args, now, before)
 		}
 	}
-	file := filepath.Join(h.dir, "data.yaml")
-	h.must(os.WriteFile(file, []byte("{id: data, plugin_id: local, capacity_min: 1GiB, reclaim: delete, parameters: {type: image}}"), 0o600))
+	file := filepath.Join(h.Dir, "data.yaml")
+	h.Must(os.WriteFile(file, []byte("{id: data, plugin_id: local, capacity_min: 1GiB, reclaim: delete, parameters: {type: image}}"), 0o600))
 	differs(flags, `mount_options: {"mount_flags":["noatime"]} → none`)
 	differs(append(flags, "--mount-flag", "noatime", "--size", "1GiB"), "capacity_min: none → 1GiB")
 	differs([]string{"volume", "create", file}, "capacity_min: none → 1GiB", `parameters: {"type":"directory"} → {"type":"image"}`, `reclaim: "retain" → "delete"`)
 	differs([]string{"volume", "validate", file}, `reclaim: "retain" → "delete"`)
 
-	h.must(os.WriteFile(file, []byte(strings.Replace(before, "reclaim: retain", "reclaim: delete", 1)), 0o600))
-	h.exits(0, `updated volume "data": reclaim: "retain" → "delete"`, "volume", "register", file)
+	h.Must(os.WriteFile(file, []byte(strings.Replace(before, "reclaim: retain", "reclaim: delete", 1)), 0o600))
+	h.ExpectExit(0, `updated volume "data": reclaim: "retain" → "delete"`, "volume", "register", file)
 }

@@ -20,39 +20,39 @@ func TestDetachUnderForeignMount(t *testing.T) {
 		for _, how := range []string{"", "--without-plugin=lazy"} {
 			t.Run(where+how, func(t *testing.T) {
 				t.Parallel()
-				h := newRecorded(t, "10s", nil)
-				h.register("data", "single-node-writer")
-				at := h.volctl("volume", "claim", "data", "--alloc", "a")
+				h := StartRecorded(t, "10s", nil)
+				h.Register("data", "single-node-writer")
+				at := h.Volctl("volume", "claim", "data", "--alloc", "a")
 				if where == "staging" {
-					at = h.stagingPath("data")
+					at = h.StagingPath("data")
 				}
-				h.must(syscall.Mount("theirs", at, "tmpfs", 0, "size=1m"))
+				h.Must(syscall.Mount("theirs", at, "tmpfs", 0, "size=1m"))
 				planted := filepath.Join(at, "planted")
-				h.must(os.WriteFile(planted, []byte("theirs"), 0o644))
+				h.Must(os.WriteFile(planted, []byte("theirs"), 0o644))
 				user, err := os.Open(planted)
-				h.must(err)
+				h.Must(err)
 				defer func() { _ = user.Close() }()
 
-				mark := h.mark()
+				mark := h.Mark()
 				args := []string{"volume", "detach", "data", "a", "--timeout", "1s"}
 				if how != "" {
 					args = append(args, how)
 				}
-				r := h.try(args...)
+				r := h.Try(args...)
 				for _, word := range []string{at, "tmpfs", `"theirs"`, "mount id", "open file"} {
-					if r.code == 0 || !strings.Contains(r.err, word) {
-						t.Errorf("exit %d, and no %s in:\n%s", r.code, word, r.err)
+					if r.Code == 0 || !strings.Contains(r.Err, word) {
+						t.Errorf("exit %d, and no %s in:\n%s", r.Code, word, r.Err)
 					}
 				}
 				if raw, err := os.ReadFile(planted); string(raw) != "theirs" {
 					t.Errorf("the content of the other mount is %q, %v", raw, err)
 				}
 				if where == "target" {
-					h.expect(mark)
+					h.ExpectCalls(mark)
 				}
-				h.must(user.Close())
-				unmount(t, at)
-				h.over("data")
+				h.Must(user.Close())
+				Unmount(t, at)
+				h.ExpectClean("data")
 			})
 		}
 	}
@@ -67,28 +67,28 @@ func TestForeignMountBeforePendingCall(t *testing.T) {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
 			h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
-			h.register("data", "single-node-writer")
-			at := h.volctl("volume", "claim", "data", "--alloc", "a")
+			h.Register("data", "single-node-writer")
+			at := h.Volctl("volume", "claim", "data", "--alloc", "a")
 			if where == "staging" {
-				at = h.stagingPath("data")
+				at = h.StagingPath("data")
 			}
 			h.lose()
-			h.volctl("volume", "detach", "data", "a", "--without-plugin")
-			h.must(os.MkdirAll(at, 0o700))
-			h.must(syscall.Mount("theirs", at, "tmpfs", 0, "size=1m"))
+			h.Volctl("volume", "detach", "data", "a", "--without-plugin")
+			h.Must(os.MkdirAll(at, 0o700))
+			h.Must(syscall.Mount("theirs", at, "tmpfs", 0, "size=1m"))
 			planted := filepath.Join(at, "planted")
-			h.must(os.WriteFile(planted, []byte("theirs"), 0o644))
+			h.Must(os.WriteFile(planted, []byte("theirs"), 0o644))
 
-			h.kill() // the next agent must also recognize the foreign mount
-			h.start()
+			h.Kill() // the next agent must also recognize the foreign mount
+			h.Start()
 			h.startPlugin()
-			h.await("the foreign mount to be named", func() bool {
-				return strings.Contains(h.volctl("volume", "status", "data"), `source "theirs"`)
+			h.Await("the foreign mount to be named", func() bool {
+				return strings.Contains(h.Volctl("volume", "status", "data"), `source "theirs"`)
 			})
 			if raw, err := os.ReadFile(planted); string(raw) != "theirs" {
 				t.Errorf("the content of the other mount is %q, %v", raw, err)
 			}
-			unmount(t, at)
+			Unmount(t, at)
 			h.free("data")
 		})
 	}
@@ -98,10 +98,10 @@ func TestForeignMountBeforePendingCall(t *testing.T) {
 // unmounts both mounts, because both belong to the plugin.
 func TestDetachOfDoubleMount(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	at := h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.must(syscall.Mount(h.stagingPath("data"), at, "", syscall.MS_BIND, ""))
-	h.volctl("volume", "detach", "data", "a")
-	h.over("data")
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	at := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Must(syscall.Mount(h.StagingPath("data"), at, "", syscall.MS_BIND, ""))
+	h.Volctl("volume", "detach", "data", "a")
+	h.ExpectClean("data")
 }

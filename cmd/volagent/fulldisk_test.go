@@ -21,57 +21,57 @@ import (
 // after a restart. Once there is space again, claims succeed without another command.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.must(h.signal(syscall.SIGTERM))
-	data := filepath.Join(h.dir, "d")
-	h.must(os.RemoveAll(data))
-	h.must(os.Mkdir(data, 0o711))
-	h.must(syscall.Mount("tmpfs", data, "tmpfs", 0, "size=4m,mode=711"))
-	t.Cleanup(func() { h.must(syscall.Unmount(data, syscall.MNT_DETACH)) })
-	h.start("rec")
-	h.register("small", "single-node-writer")
-	path := h.volctl("volume", "claim", "small")
+	h := StartRecorded(t, "10s", nil)
+	h.Must(h.Signal(syscall.SIGTERM))
+	data := filepath.Join(h.Dir, "d")
+	h.Must(os.RemoveAll(data))
+	h.Must(os.Mkdir(data, 0o711))
+	h.Must(syscall.Mount("tmpfs", data, "tmpfs", 0, "size=4m,mode=711"))
+	t.Cleanup(func() { h.Must(syscall.Unmount(data, syscall.MNT_DETACH)) })
+	h.Start("rec")
+	h.Register("small", "single-node-writer")
+	path := h.Volctl("volume", "claim", "small")
 	// A record of this size does not fit into the free pages of the database file.
-	file := filepath.Join(h.dir, "large.yaml")
-	h.must(os.WriteFile(file, fmt.Appendf(nil, "id: large\nname: %q\nplugin_id: rec\nexternal_id: ext/large\n", strings.Repeat("x", 256<<10)), 0o644))
-	h.volctl("volume", "register", file)
-	since := h.mark()
+	file := filepath.Join(h.Dir, "large.yaml")
+	h.Must(os.WriteFile(file, fmt.Appendf(nil, "id: large\nname: %q\nplugin_id: rec\nexternal_id: ext/large\n", strings.Repeat("x", 256<<10)), 0o644))
+	h.Volctl("volume", "register", file)
+	since := h.Mark()
 
 	ballast := filepath.Join(data, "ballast")
-	h.must(fill(ballast))
+	h.Must(FillFileSystem(ballast))
 	refused := func() {
 		t.Helper()
-		r := h.try("volume", "claim", "large")
-		if r.code != 1 || !strings.Contains(r.err, "cannot write the state database") || !strings.Contains(r.err, "no space left") || !strings.Contains(r.err, "df -h "+data) {
-			t.Errorf("a claim on a full disk: exit %d, %s", r.code, r.err)
+		r := h.Try("volume", "claim", "large")
+		if r.Code != 1 || !strings.Contains(r.Err, "cannot write the state database") || !strings.Contains(r.Err, "no space left") || !strings.Contains(r.Err, "df -h "+data) {
+			t.Errorf("a claim on a full disk: exit %d, %s", r.Code, r.Err)
 		}
-		if got := h.claims(); !slices.Equal(got, []string{"small manual"}) {
+		if got := h.Claims(); !slices.Equal(got, []string{"small manual"}) {
 			t.Errorf("claims are %q", got)
 		}
-		h.expect(since)
-		h.must(os.WriteFile(filepath.Join(path, "file"), []byte("x"), 0o644))
+		h.ExpectCalls(since)
+		h.Must(os.WriteFile(filepath.Join(path, "file"), []byte("x"), 0o644))
 	}
 	refused()
-	if screen := h.volctl("node", "status"); !strings.Contains(screen, "cannot write the state database") {
+	if screen := h.Volctl("node", "status"); !strings.Contains(screen, "cannot write the state database") {
 		t.Errorf("node status:\n%s", screen)
 	}
-	h.kill()
-	h.start("rec")
+	h.Kill()
+	h.Start("rec")
 	refused()
 
-	h.must(os.Remove(ballast))
-	h.await("the database is well by itself", func() bool { return strings.Contains(h.volctl("node", "status"), "DB ok") })
-	h.expect(since)
-	h.volctl("volume", "claim", "large")
+	h.Must(os.Remove(ballast))
+	h.Await("the database is well by itself", func() bool { return strings.Contains(h.Volctl("node", "status"), "DB ok") })
+	h.ExpectCalls(since)
+	h.Volctl("volume", "claim", "large")
 	for _, id := range []string{"large", "small"} {
-		h.volctl("volume", "detach", id)
+		h.Volctl("volume", "detach", id)
 	}
-	h.must(h.signal(syscall.SIGTERM))
-	h.checkDB()
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.CheckDB()
 }
 
-// fill writes to a file until the file system is full.
-func fill(path string) error {
+// FillFileSystem writes to a file until the file system is full.
+func FillFileSystem(path string) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -85,22 +85,22 @@ func fill(path string) error {
 	return f.Close()
 }
 
-// failing makes the given system call fail when the running agent uses it on the state database.
+// FailSyscall makes the given system call fail when the running agent uses it on the state database.
 // The returned function stops this.
-func (h *host) failing(call, errno string) (end func()) {
-	h.t.Helper()
+func FailSyscall(h *Host, call, errno string) (end func()) {
+	h.T.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
-		h.t.Skip("strace is not installed")
+		h.T.Skip("strace is not installed")
 	}
-	pid := strconv.Itoa(h.cmd.Process.Pid)
-	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-P", filepath.Join(h.dir, "d", "state.db"),
+	pid := strconv.Itoa(h.Cmd.Process.Pid)
+	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-P", filepath.Join(h.Dir, "d", "state.db"),
 		"-e", "trace="+call, "-e", "inject="+call+":error="+errno, "-p", pid)
-	h.must(cmd.Start())
+	h.Must(cmd.Start())
 	// traced reports whether strace traces all threads of the agent (want is true), or none of them
 	// (want is false).
 	traced := func(want bool) bool {
 		tasks, err := filepath.Glob("/proc/" + pid + "/task/*/status")
-		h.must(err)
+		h.Must(err)
 		for _, task := range tasks {
 			raw, err := os.ReadFile(task)
 			if err == nil && strings.Contains(string(raw), "TracerPid:\t0\n") == want {
@@ -109,12 +109,12 @@ func (h *host) failing(call, errno string) (end func()) {
 		}
 		return true
 	}
-	h.await("strace is there", func() bool { return traced(true) })
+	h.Await("strace is there", func() bool { return traced(true) })
 	return func() {
-		h.t.Helper()
-		h.must(cmd.Process.Signal(syscall.SIGTERM))
+		h.T.Helper()
+		h.Must(cmd.Process.Signal(syscall.SIGTERM))
 		_ = cmd.Wait() // the signal ends strace
-		h.await("strace is gone", func() bool { return traced(false) })
+		h.Await("strace is gone", func() bool { return traced(false) })
 	}
 }
 
@@ -125,41 +125,41 @@ func TestFailingDisk(t *testing.T) {
 	t.Parallel()
 	for _, fault := range [][2]string{{"pwrite64", "ENOSPC"}, {"pwrite64", "EIO"}, {"fdatasync", "EIO"}} {
 		t.Run(strings.Join(fault[:], " "), func(t *testing.T) {
-			h := newRecorded(t, "10s", func(c *csitest.Config) { c.Stats = false })
-			h.register("a", "single-node-writer")
-			h.register("b", "single-node-writer")
-			h.volctl("volume", "claim", "a")
-			mounts, since := h.mounts(), h.mark()
-			end := h.failing(fault[0], fault[1])
+			h := StartRecorded(t, "10s", func(c *csitest.Config) { c.Stats = false })
+			h.Register("a", "single-node-writer")
+			h.Register("b", "single-node-writer")
+			h.Volctl("volume", "claim", "a")
+			mounts, since := h.Mounts(), h.Mark()
+			end := FailSyscall(h.Host, fault[0], fault[1])
 			for _, verb := range []string{"claim b", "detach a", "claim b", "detach a"} {
 				verb, id, _ := strings.Cut(verb, " ")
-				r := h.try("volume", verb, id)
-				if r.code != 1 || !strings.Contains(r.err, "cannot write the state database") || !strings.Contains(r.err, "hint:") {
-					t.Errorf("%s: exit %d, %s", verb, r.code, r.err)
+				r := h.Try("volume", verb, id)
+				if r.Code != 1 || !strings.Contains(r.Err, "cannot write the state database") || !strings.Contains(r.Err, "hint:") {
+					t.Errorf("%s: exit %d, %s", verb, r.Code, r.Err)
 				}
 			}
 			begun := time.Now()
-			if screen := h.volctl("volume", "status", "a"); !strings.Contains(screen, "mounted, writable") {
+			if screen := h.Volctl("volume", "status", "a"); !strings.Contains(screen, "mounted, writable") {
 				t.Errorf("status:\n%s", screen)
 			}
 			if took := time.Since(begun); took > 10*time.Second {
 				t.Errorf("status took %s", took)
 			}
-			h.expect(since)
+			h.ExpectCalls(since)
 			end()
-			h.await("the database is well by itself", func() bool { return strings.Contains(h.volctl("node", "status"), "DB ok") })
-			h.kill()
-			h.start("rec")
-			h.expect(since)
-			if now := h.mounts(); now != mounts {
+			h.Await("the database is well by itself", func() bool { return strings.Contains(h.Volctl("node", "status"), "DB ok") })
+			h.Kill()
+			h.Start("rec")
+			h.ExpectCalls(since)
+			if now := h.Mounts(); now != mounts {
 				t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 			}
-			if got := h.claims(); !slices.Equal(got, []string{"a manual"}) {
+			if got := h.Claims(); !slices.Equal(got, []string{"a manual"}) {
 				t.Errorf("claims are %q", got)
 			}
-			h.volctl("volume", "detach", "a")
-			h.volctl("volume", "claim", "b")
-			h.volctl("volume", "detach", "b")
+			h.Volctl("volume", "detach", "a")
+			h.Volctl("volume", "claim", "b")
+			h.Volctl("volume", "detach", "b")
 		})
 	}
 }

@@ -15,27 +15,27 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// guarded reports whether a directory has the immutable flag. It also checks that a write to the
+// isGuarded reports whether a directory has the immutable flag. It also checks that a write to the
 // directory fails only with this flag.
-func (h recorded) guarded(dir string) bool {
-	h.t.Helper()
-	flags, err := dirFlags(dir, nil)
-	h.must(err)
+func isGuarded(h Recorded, dir string) bool {
+	h.T.Helper()
+	flags, err := DirFlags(dir, nil)
+	h.Must(err)
 	err = os.WriteFile(filepath.Join(dir, "probe"), nil, 0o644)
 	if err == nil {
-		h.must(os.Remove(filepath.Join(dir, "probe")))
+		h.Must(os.Remove(filepath.Join(dir, "probe")))
 	}
-	if on := flags&immutable != 0; on != errors.Is(err, syscall.EPERM) {
-		h.t.Errorf("%s has the flags %#x, and a write says %v", dir, flags, err)
+	if on := flags&Immutable != 0; on != errors.Is(err, syscall.EPERM) {
+		h.T.Errorf("%s has the flags %#x, and a write says %v", dir, flags, err)
 	}
-	return flags&immutable != 0
+	return flags&Immutable != 0
 }
 
-// at creates a directory and returns its path.
-func (h recorded) at(name string) string {
-	h.t.Helper()
-	dir := filepath.Join(h.dir, name)
-	h.must(os.Mkdir(dir, 0o755))
+// mkdir creates a directory and returns its path.
+func mkdir(h Recorded, name string) string {
+	h.T.Helper()
+	dir := filepath.Join(h.Dir, name)
+	h.Must(os.Mkdir(dir, 0o755))
 	return dir
 }
 
@@ -44,68 +44,68 @@ func (h recorded) at(name string) string {
 // --at-writable. The deregister of the last volume that used a directory restores the directory's
 // former flags.
 func TestGuard(t *testing.T) {
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
-		h.register(id, "single-node-writer")
+		h.Register(id, "single-node-writer")
 	}
 	use := func(id, at string, more ...string) {
 		t.Helper()
-		h.volctl(append([]string{"volume", "claim", id, "--alloc", "a", "--at", at}, more...)...)
-		h.must(os.WriteFile(filepath.Join(at, "file"), nil, 0o644))
-		h.volctl("volume", "detach", id)
+		h.Volctl(append([]string{"volume", "claim", id, "--alloc", "a", "--at", at}, more...)...)
+		h.Must(os.WriteFile(filepath.Join(at, "file"), nil, 0o644))
+		h.Volctl("volume", "detach", id)
 	}
-	at := h.at("at")
+	at := mkdir(h, "at")
 	for range 2 {
 		use("data", at)
-		if !h.guarded(at) {
+		if !isGuarded(h, at) {
 			t.Error("it can be written to")
 		}
 	}
 	for name, fill := range map[string]func(dir string){
-		"full":     func(dir string) { h.must(os.WriteFile(filepath.Join(dir, "x"), nil, 0o644)) },
+		"full":     func(dir string) { h.Must(os.WriteFile(filepath.Join(dir, "x"), nil, 0o644)) },
 		"writable": func(string) {},
 	} {
-		dir := h.at(name)
+		dir := mkdir(h, name)
 		fill(dir)
 		use("data", dir, map[string][]string{"writable": {"--at-writable"}}[name]...)
-		if h.guarded(dir) {
+		if isGuarded(h, dir) {
 			t.Errorf("%s: it is guarded", name)
 		}
 	}
-	theirs := h.at("theirs")
+	theirs := mkdir(h, "theirs")
 	set := func(dir string, on uint32) {
 		t.Helper()
-		_, err := dirFlags(dir, func(flags uint32) uint32 { return flags&^immutable | on })
-		h.must(err)
+		_, err := DirFlags(dir, func(flags uint32) uint32 { return flags&^Immutable | on })
+		h.Must(err)
 	}
-	set(theirs, immutable)
+	set(theirs, Immutable)
 	use("data", theirs)
 
-	h.volctl("volume", "register", filepath.Join(h.dir, "data.yaml")) // this keeps the record's list of guarded directories
+	h.Volctl("volume", "register", filepath.Join(h.Dir, "data.yaml")) // this keeps the record's list of guarded directories
 	use("more", at)
-	h.volctl("volume", "deregister", "data", "-y")
-	if !h.guarded(theirs) {
+	h.Volctl("volume", "deregister", "data", "-y")
+	if !isGuarded(h, theirs) {
 		t.Error("what was immutable before is not any more")
 	}
-	if !h.guarded(at) {
+	if !isGuarded(h, at) {
 		t.Error("another volume is mounted there too, and it can be written to")
 	}
-	h.kill()
-	h.start("rec")
-	h.volctl("volume", "deregister", "more", "-y")
-	if h.guarded(at) {
+	h.Kill()
+	h.Start("rec")
+	h.Volctl("volume", "deregister", "more", "-y")
+	if isGuarded(h, at) {
 		t.Error("it stays immutable without a volume")
 	}
 
-	h.register("data", "single-node-writer")
+	h.Register("data", "single-node-writer")
 	use("data", at)
-	h.must(syscall.Mount("tmpfs", at, "tmpfs", 0, ""))
-	out := h.volctl("volume", "deregister", "data", "-y")
+	h.Must(syscall.Mount("tmpfs", at, "tmpfs", 0, ""))
+	out := h.Volctl("volume", "deregister", "data", "-y")
 	if !strings.Contains(out, "something is mounted there") || !strings.Contains(out, "chattr -i "+at) {
 		t.Errorf("it does not say what it leaves:\n%s", out)
 	}
-	h.must(syscall.Unmount(at, 0))
-	if !h.guarded(at) {
+	h.Must(syscall.Unmount(at, 0))
+	if !isGuarded(h, at) {
 		t.Error("it was cleared, and the answer said not")
 	}
 }
@@ -113,35 +113,35 @@ func TestGuard(t *testing.T) {
 // TestGuardAfterCrash checks that the agent stores the name of a directory before it guards the
 // directory. Therefore an agent that dies between these steps leaves no guard without a record.
 func TestGuardAfterCrash(t *testing.T) {
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
-		h.register(id, "single-node-writer")
+		h.Register(id, "single-node-writer")
 	}
-	at, other := h.at("at"), h.at("other")
-	h.fault(csitest.Fault{Method: csitest.NodePublish, Hang: true, Times: -1})
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at, "--no-wait")
-	h.volctl("volume", "claim", "more", "--alloc", "a", "--at", other, "--no-wait")
-	h.await("both publishes", func() bool { return h.calls(0).Count(csitest.NodePublish) >= 2 })
-	h.kill()
-	if h.guarded(at) || h.guarded(other) {
+	at, other := mkdir(h, "at"), mkdir(h, "other")
+	h.AddFaults(csitest.Fault{Method: csitest.NodePublish, Hang: true, Times: -1})
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--at", at, "--no-wait")
+	h.Volctl("volume", "claim", "more", "--alloc", "a", "--at", other, "--no-wait")
+	h.Await("both publishes", func() bool { return h.Calls(0).Count(csitest.NodePublish) >= 2 })
+	h.Kill()
+	if isGuarded(h, at) || isGuarded(h, other) {
 		t.Error("it is guarded before the mount")
 	}
-	h.must(h.cfg.Faults().Clear())
-	h.start("rec")
+	h.Must(h.Config.Faults().Clear())
+	h.Start("rec")
 	for _, id := range []string{"data", "more"} {
-		h.volctl("wait", "--volume", id, "--for", "mounted", "--timeout", "60s")
+		h.Volctl("wait", "--volume", id, "--for", "mounted", "--timeout", "60s")
 	}
-	h.kill()
-	h.start("rec")
-	h.volctl("volume", "detach", "data")
-	h.volctl("volume", "detach", "more")
-	if !h.guarded(at) || !h.guarded(other) {
+	h.Kill()
+	h.Start("rec")
+	h.Volctl("volume", "detach", "data")
+	h.Volctl("volume", "detach", "more")
+	if !isGuarded(h, at) || !isGuarded(h, other) {
 		t.Error("it can be written to")
 	}
 	for id, dir := range map[string]string{"data": at, "more": other} {
-		h.awaitFree(id) // a publish that the agent gave up may still take effect
-		h.volctl("volume", "deregister", id, "-y")
-		if h.guarded(dir) {
+		h.AwaitFree(id) // a publish that the agent gave up may still take effect
+		h.Volctl("volume", "deregister", id, "-y")
+		if isGuarded(h, dir) {
 			t.Errorf("%s stays immutable", dir)
 		}
 	}
@@ -151,19 +151,19 @@ func TestGuardAfterCrash(t *testing.T) {
 // unclaimed volume.
 func TestGuardRestored(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
-	t.Cleanup(h.unguardAll)
-	h.register("data", "single-node-writer")
-	at := h.at("at")
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
-	h.volctl("volume", "detach", "data")
-	h.awaitFree("data")
-	file := h.backup()
-	h.lose()
-	h.start("rec")
-	h.restored(0, file)
-	h.volctl("volume", "deregister", "data", "-y")
-	if h.guarded(at) {
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	t.Cleanup(h.UnguardAll)
+	h.Register("data", "single-node-writer")
+	at := mkdir(h, "at")
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
+	h.Volctl("volume", "detach", "data")
+	h.AwaitFree("data")
+	file := Backup(h.Host)
+	LoseState(h.Host)
+	h.Start("rec")
+	Restore(h.Host, 0, file)
+	h.Volctl("volume", "deregister", "data", "-y")
+	if isGuarded(h, at) {
 		t.Error("it stays immutable without a volume")
 	}
 }
@@ -173,62 +173,62 @@ func TestGuardRestored(t *testing.T) {
 // a claim or fstab names, or on which a file system is mounted.
 func TestDoctorGuards(t *testing.T) {
 	t.Parallel()
-	h := newPatient(t)
-	t.Cleanup(h.unguardAll)
+	h := StartWithFstab(t)
+	t.Cleanup(h.UnguardAll)
 	for _, id := range []string{"data", "more"} {
-		h.register(id, "single-node-multi-writer")
+		h.Register(id, "single-node-multi-writer")
 	}
-	stale, named, under := h.at("stale"), h.at("named"), h.at("under")
+	stale, named, under := mkdir(h, "stale"), mkdir(h, "named"), mkdir(h, "under")
 	for _, id := range []string{"data", "more"} {
 		for _, at := range []string{stale, named, under} {
-			h.volctl("volume", "claim", id, "--alloc", "a", "--at", at)
-			h.doctor().none("guard-stale:" + at)
-			h.volctl("volume", "detach", id)
+			h.Volctl("volume", "claim", id, "--alloc", "a", "--at", at)
+			expectNone(Doctor(h.Host), "guard-stale:"+at)
+			h.Volctl("volume", "detach", id)
 		}
 	}
-	h.must(os.WriteFile(filepath.Join(h.dir, "fstab"), []byte("data "+named+" csi _netdev,nofail\n"), 0o644))
-	h.must(syscall.Mount("tmpfs", under, "tmpfs", 0, "size=1m"))
-	d := h.doctor()
-	if f := d.finding("guard-stale:" + stale); f.Fix == "" || f.Do != "chattr -i "+stale || f.Severity != "note" {
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "fstab"), []byte("data "+named+" csi _netdev,nofail\n"), 0o644))
+	h.Must(syscall.Mount("tmpfs", under, "tmpfs", 0, "size=1m"))
+	d := Doctor(h.Host)
+	if f := d.Finding("guard-stale:" + stale); f.Fix == "" || f.Do != "chattr -i "+stale || f.Severity != "note" {
 		t.Errorf("%+v", f)
 	}
-	d.none("guard-stale:"+named, "guard-stale:"+under)
-	if fixed := h.fix("guard-stale:"+named, "guard-stale:"+under); fixed[0].Outcome != api.FixGone || fixed[1].Outcome != api.FixGone {
+	expectNone(d, "guard-stale:"+named, "guard-stale:"+under)
+	if fixed := FixFindings(h.Host, "guard-stale:"+named, "guard-stale:"+under); fixed[0].Outcome != api.FixGone || fixed[1].Outcome != api.FixGone {
 		t.Errorf("%+v", fixed)
 	}
-	h.doctor("--fix", "-y").none("guard-stale:"+stale, "guard-stale:"+named, "guard-stale:"+under)
-	h.must(syscall.Unmount(under, 0))
-	if h.guarded(stale) || !h.guarded(named) || !h.guarded(under) {
-		t.Errorf("refuse writes: %t, %t, %t", h.guarded(stale), h.guarded(named), h.guarded(under))
+	expectNone(Doctor(h.Host, "--fix", "-y"), "guard-stale:"+stale, "guard-stale:"+named, "guard-stale:"+under)
+	h.Must(syscall.Unmount(under, 0))
+	if isGuarded(h, stale) || !isGuarded(h, named) || !isGuarded(h, under) {
+		t.Errorf("refuse writes: %t, %t, %t", isGuarded(h, stale), isGuarded(h, named), isGuarded(h, under))
 	}
-	h.kill()
-	h.start("rec")
-	h.doctor().none("guard-stale:" + stale)
-	h.doctor().finding("guard-stale:" + under)
+	h.Kill()
+	h.Start("rec")
+	expectNone(Doctor(h.Host), "guard-stale:"+stale)
+	Doctor(h.Host).Finding("guard-stale:" + under)
 
 	// The record no longer names this directory. If another program makes the directory immutable
 	// now, the agent must not change the flag.
-	_, err := dirFlags(stale, func(flags uint32) uint32 { return flags | immutable })
-	h.must(err)
-	h.doctor("--fix", "-y").none("guard-stale:"+stale, "guard-stale:"+under)
-	if !h.guarded(stale) || h.guarded(under) {
-		t.Errorf("refuse writes: %t, %t", h.guarded(stale), h.guarded(under))
+	_, err := DirFlags(stale, func(flags uint32) uint32 { return flags | Immutable })
+	h.Must(err)
+	expectNone(Doctor(h.Host, "--fix", "-y"), "guard-stale:"+stale, "guard-stale:"+under)
+	if !isGuarded(h, stale) || isGuarded(h, under) {
+		t.Errorf("refuse writes: %t, %t", isGuarded(h, stale), isGuarded(h, under))
 	}
 
 	// The next mount guards the directory again.
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", under)
-	h.volctl("volume", "detach", "data")
-	if !h.guarded(under) {
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--at", under)
+	h.Volctl("volume", "detach", "data")
+	if !isGuarded(h, under) {
 		t.Error("it can be written to")
 	}
 }
 
-// none asserts that doctor has none of the given findings.
-func (d examined) none(ids ...string) {
-	d.t.Helper()
+// expectNone asserts that doctor has none of the given findings.
+func expectNone(d DoctorReport, ids ...string) {
+	d.T.Helper()
 	for _, id := range ids {
-		if slices.Contains(d.ids(), id) {
-			d.t.Errorf("found %s", id)
+		if slices.Contains(d.IDs(), id) {
+			d.T.Errorf("found %s", id)
 		}
 	}
 }
@@ -238,27 +238,27 @@ func (d examined) none(ids ...string) {
 // its own guard.
 func TestGuardMoved(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
-	t.Cleanup(h.unguardAll)
-	h.register("data", "single-node-writer")
-	h.at("above")
-	at := h.at("above/at")
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
-	h.volctl("volume", "detach", "data")
-	moved := filepath.Join(h.dir, "moved")
-	h.must(os.Rename(filepath.Join(h.dir, "above"), moved))
-	h.at("above")
-	h.at("above/at")
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
-	h.volctl("volume", "detach", "data")
-	h.kill()
-	h.start("rec")
-	if !h.guarded(at) || !h.guarded(moved+"/at") {
-		t.Errorf("refuse writes: %t, %t", h.guarded(at), h.guarded(moved+"/at"))
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	t.Cleanup(h.UnguardAll)
+	h.Register("data", "single-node-writer")
+	mkdir(h, "above")
+	at := mkdir(h, "above/at")
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
+	h.Volctl("volume", "detach", "data")
+	moved := filepath.Join(h.Dir, "moved")
+	h.Must(os.Rename(filepath.Join(h.Dir, "above"), moved))
+	mkdir(h, "above")
+	mkdir(h, "above/at")
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
+	h.Volctl("volume", "detach", "data")
+	h.Kill()
+	h.Start("rec")
+	if !isGuarded(h, at) || !isGuarded(h, moved+"/at") {
+		t.Errorf("refuse writes: %t, %t", isGuarded(h, at), isGuarded(h, moved+"/at"))
 	}
-	h.volctl("volume", "deregister", "data", "-y")
-	if h.guarded(at) || h.guarded(moved+"/at") {
-		t.Errorf("without a volume they refuse writes: %t, %t", h.guarded(at), h.guarded(moved+"/at"))
+	h.Volctl("volume", "deregister", "data", "-y")
+	if isGuarded(h, at) || isGuarded(h, moved+"/at") {
+		t.Errorf("without a volume they refuse writes: %t, %t", isGuarded(h, at), isGuarded(h, moved+"/at"))
 	}
 }
 
@@ -266,17 +266,17 @@ func TestGuardMoved(t *testing.T) {
 // stays immutable until the agent has unmounted the volume, even if the agent restarts meanwhile.
 func TestGuardForced(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
-	t.Cleanup(h.unguardAll)
-	h.register("data", "single-node-writer")
-	at := h.at("at")
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
-	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Code: codes.Internal, Times: -1})
-	h.volctl("volume", "detach", "data", "--no-wait")
-	h.await("a failed unpublish", func() bool { return h.calls(0).Count(csitest.NodeUnpublish) > 0 })
-	h.volctl("volume", "deregister", "data", "-force", "-y")
-	h.kill()
-	h.start("rec")
-	h.must(h.cfg.Faults().Clear())
-	h.await("the directory to be writable", func() bool { return h.mounts() == "" && !h.guarded(at) })
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	t.Cleanup(h.UnguardAll)
+	h.Register("data", "single-node-writer")
+	at := mkdir(h, "at")
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnpublish, Code: codes.Internal, Times: -1})
+	h.Volctl("volume", "detach", "data", "--no-wait")
+	h.Await("a failed unpublish", func() bool { return h.Calls(0).Count(csitest.NodeUnpublish) > 0 })
+	h.Volctl("volume", "deregister", "data", "-force", "-y")
+	h.Kill()
+	h.Start("rec")
+	h.Must(h.Config.Faults().Clear())
+	h.Await("the directory to be writable", func() bool { return h.Mounts() == "" && !isGuarded(h, at) })
 }

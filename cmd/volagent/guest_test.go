@@ -75,7 +75,7 @@ func (g *guest) boot() (state string) {
 	dir := filepath.Dir(g.tree)
 	console, err := os.OpenFile(filepath.Join(dir, "console"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	g.must(err)
-	keeper := exec.Command("../../scripts/systemd-guest", g.tree, filepath.Base(binDir)+"-"+filepath.Base(dir))
+	keeper := exec.Command("../../scripts/systemd-guest", g.tree, filepath.Base(BinDir)+"-"+filepath.Base(dir))
 	keeper.Stderr = console
 	stdin, err := keeper.StdinPipe()
 	g.must(err)
@@ -98,7 +98,7 @@ func (g *guest) boot() (state string) {
 	go func() { _, _ = io.Copy(io.Discard, stdout) }() // the copy ends with the guest
 	g.root = "/proc/" + g.leader + "/root"
 	g.await("systemd", func() bool {
-		state = strings.TrimSpace(g.try("systemctl", "is-system-running", "--wait").out)
+		state = strings.TrimSpace(g.try("systemctl", "is-system-running", "--wait").Out)
 		return state == "running" || state == "degraded"
 	})
 	return state
@@ -107,7 +107,7 @@ func (g *guest) boot() (state string) {
 // failed returns the guest's failed units and logged warnings.
 func (g *guest) failed() string {
 	g.t.Helper()
-	return g.try("systemctl", "list-units", "--failed", "--no-pager", "--plain").out + g.try("journalctl", "--boot", "--no-pager", "-q", "-p", "warning").out
+	return g.try("systemctl", "list-units", "--failed", "--no-pager", "--plain").Out + g.try("journalctl", "--boot", "--no-pager", "-q", "-p", "warning").Out
 }
 
 // down makes the guest power off, and waits until it is off.
@@ -161,7 +161,7 @@ func (g *guest) must(err error) {
 // copy.
 func (g *guest) overlay(lower string) string {
 	g.t.Helper()
-	dir, err := os.MkdirTemp(binDir, "guest")
+	dir, err := os.MkdirTemp(BinDir, "guest")
 	g.must(err)
 	g.t.Cleanup(func() { g.must(os.Remove(dir)) })
 	g.must(unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
@@ -176,7 +176,7 @@ func (g *guest) overlay(lower string) string {
 }
 
 // try runs a command in the guest and returns its result.
-func (g *guest) try(args ...string) result {
+func (g *guest) try(args ...string) Result {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -189,24 +189,24 @@ func (g *guest) try(args ...string) result {
 	if err != nil && !errors.As(err, &exit) {
 		g.t.Fatalf("%v: %v", args, err)
 	}
-	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+	return Result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
 // run runs a command in the guest and returns its output. The command must succeed.
 func (g *guest) run(args ...string) string {
 	g.t.Helper()
 	r := g.try(args...)
-	if r.code != 0 {
-		g.t.Fatalf("%s: exit %d\n%s%s", strings.Join(args, " "), r.code, r.out, r.err)
+	if r.Code != 0 {
+		g.t.Fatalf("%s: exit %d\n%s%s", strings.Join(args, " "), r.Code, r.Out, r.Err)
 	}
-	return strings.TrimSpace(r.out)
+	return strings.TrimSpace(r.Out)
 }
 
 func (g *guest) await(what string, cond func() bool) {
 	g.t.Helper()
 	for end := time.Now().Add(100 * time.Second); !cond(); {
 		if time.Now().After(end) {
-			g.t.Fatalf("did not come true in time: %s\n%s", what, g.try("journalctl", "--no-pager", "-n", "100", "-o", "short-precise").out)
+			g.t.Fatalf("did not come true in time: %s\n%s", what, g.try("journalctl", "--no-pager", "-n", "100", "-o", "short-precise").Out)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -281,7 +281,7 @@ func (l *scribe) goesOn() {
 	before := -1
 	l.g.await("the writer of "+l.file+" goes on", func() bool {
 		r := l.g.try("cat", l.file)
-		n := len(strings.Fields(r.out))
+		n := len(strings.Fields(r.Out))
 		if before < 0 {
 			before = n
 		}
@@ -292,8 +292,8 @@ func (l *scribe) goesOn() {
 			l.g.t.Fatalf("line %d of %s is %q", i, l.file, line)
 		}
 	}
-	if r := l.g.try("systemctl", "is-active", l.unit); r.code != 0 {
-		l.g.t.Fatalf("the writer of %s is %s", l.file, r.out)
+	if r := l.g.try("systemctl", "is-active", l.unit); r.Code != 0 {
+		l.g.t.Fatalf("the writer of %s is %s", l.file, r.Out)
 	}
 }
 

@@ -23,8 +23,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// binDir is the directory with volagent and volctl, both built from this tree.
-var binDir string
+// BinDir is the directory with volagent and volctl, both built from this tree.
+var BinDir string
 
 // inside is set in the environment of the child process that runs the tests in its own mount
 // namespace. Mounts of a test therefore never remain on the host.
@@ -79,16 +79,16 @@ func run(m *testing.M) (code int) {
 		return fail(err)
 	}
 	var err error
-	if binDir, err = os.MkdirTemp("", "volagent-bin"); err != nil {
+	if BinDir, err = os.MkdirTemp("", "volagent-bin"); err != nil {
 		return fail(err)
 	}
 	defer func() {
-		if err := os.RemoveAll(binDir); err != nil {
+		if err := os.RemoveAll(BinDir); err != nil {
 			code = fail(err)
 		}
 	}()
 	for _, program := range []string{"volagent", "volctl"} {
-		args := []string{"build", "-buildvcs=false", "-o", binDir + "/"}
+		args := []string{"build", "-buildvcs=false", "-o", BinDir + "/"}
 		if raceDetector && program == "volagent" {
 			args = append(args, "-race")
 		}
@@ -133,7 +133,7 @@ func leftovers() string {
 	if err != nil {
 		return err.Error()
 	}
-	left := string(mounts) + strings.Join(processes(binDir), "\n")
+	left := string(mounts) + strings.Join(processes(BinDir), "\n")
 	for line := range strings.Lines(string(loops)) {
 		// Tests of other packages run at the same time and have their own loop devices.
 		if slices.ContainsFunc(hostDirs, func(dir string) bool { return strings.HasPrefix(line, dir+"/") }) {
@@ -164,44 +164,44 @@ var (
 	hostDirsMu sync.Mutex
 )
 
-// host is the simulated host of a test. It consists of directories, an agent, and the agent's
+// Host is the simulated host of a test. It consists of directories, an agent, and the agent's
 // processes.
-type host struct {
-	t   testing.TB
-	dir string // short, because CSI paths below it must fit in 128 bytes
-	env []string
-	cmd *exec.Cmd
-	log *os.File
+type Host struct {
+	T   testing.TB
+	Dir string // short, because CSI paths below it must fit in 128 bytes
+	Env []string
+	Cmd *exec.Cmd
+	Log *os.File
 
-	flags []string // flags that args omits, with their values
-	more  []string // additional arguments of the agent
-	wrap  []string // a program with arguments that runs the agent
+	OmitFlags []string // flags that Args omits, with their values
+	MoreArgs  []string // additional arguments of the agent
+	Wrapper   []string // a program with arguments that runs the agent
 
-	program string // path of the agent's binary, or "" for the one of this tree
+	Program string // path of the agent's binary, or "" for the one of this tree
 }
 
-// newHost creates the directories of a host. At the end of the test it stops running plugins and
+// NewHost creates the directories of a host. At the end of the test it stops running plugins and
 // unmounts all mounts.
-func newHost(t testing.TB) *host {
+func NewHost(t testing.TB) *Host {
 	t.Helper()
-	h := &host{t: t}
-	for h.dir == "" {
+	h := &Host{T: t}
+	for h.Dir == "" {
 		dir := "/tmp/" + randomWord()
 		if os.Mkdir(dir, 0o755) == nil {
-			h.dir = dir
+			h.Dir = dir
 			hostDirsMu.Lock()
 			hostDirs = append(hostDirs, dir)
 			hostDirsMu.Unlock()
 		}
 	}
-	h.env = append(os.Environ(), "VOLCTL_SOCKET="+h.socket(), "VOLAGENT_VOLUMES_DIR="+filepath.Join(h.dir, "volumes.d"), "PATH="+binDir+":"+os.Getenv("PATH"), "INVOCATION_ID=")
+	h.Env = append(os.Environ(), "VOLCTL_SOCKET="+h.Socket(), "VOLAGENT_VOLUMES_DIR="+filepath.Join(h.Dir, "volumes.d"), "PATH="+BinDir+":"+os.Getenv("PATH"), "INVOCATION_ID=")
 	for _, d := range []string{"plugins.d", "run"} {
-		h.must(os.Mkdir(filepath.Join(h.dir, d), 0o755))
+		h.Must(os.Mkdir(filepath.Join(h.Dir, d), 0o755))
 	}
-	h.must(os.WriteFile(filepath.Join(h.dir, "volagent.yaml"), nil, 0o644))
-	log, err := os.Create(filepath.Join(h.dir, "agent.log"))
-	h.must(err)
-	h.log = log
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), nil, 0o644))
+	log, err := os.Create(filepath.Join(h.Dir, "agent.log"))
+	h.Must(err)
+	h.Log = log
 	t.Cleanup(h.close)
 	return h
 }
@@ -217,123 +217,123 @@ func randomWord() string {
 	return string(word)
 }
 
-func (h *host) must(err error) {
-	h.t.Helper()
+func (h *Host) Must(err error) {
+	h.T.Helper()
 	if err != nil {
-		h.t.Fatal(err)
+		h.T.Fatal(err)
 	}
 }
 
-func (h *host) socket() string { return filepath.Join(h.dir, "run", "volagent.sock") }
+func (h *Host) Socket() string { return filepath.Join(h.Dir, "run", "volagent.sock") }
 
-// args returns the agent's flags. They keep all files and sockets of the agent in the host's
+// Args returns the agent's flags. They keep all files and sockets of the agent in the host's
 // directory.
-func (h *host) args() []string {
+func (h *Host) Args() []string {
 	args := []string{
-		"--config", filepath.Join(h.dir, "volagent.yaml"), "--data-dir", filepath.Join(h.dir, "d"),
-		"--runtime-dir", filepath.Join(h.dir, "run"), "--plugin-dir", filepath.Join(h.dir, "plugins.d"),
+		"--config", filepath.Join(h.Dir, "volagent.yaml"), "--data-dir", filepath.Join(h.Dir, "d"),
+		"--runtime-dir", filepath.Join(h.Dir, "run"), "--plugin-dir", filepath.Join(h.Dir, "plugins.d"),
 		"--node-id", "test-host", "--log-level", "debug",
 	}
-	for _, f := range h.flags {
+	for _, f := range h.OmitFlags {
 		if i := slices.Index(args, f); i >= 0 {
 			args = slices.Delete(args, i, i+2)
 		}
 	}
-	return append(args, h.more...)
+	return append(args, h.MoreArgs...)
 }
 
-// start starts the agent. It waits until the agent answers and the given plugins are ready.
-func (h *host) start(plugins ...string) {
-	h.t.Helper()
-	argv := append(slices.Clone(h.wrap), cmp.Or(h.program, filepath.Join(binDir, "volagent")))
-	argv = append(argv, h.args()...)
-	h.cmd = exec.Command(argv[0], argv[1:]...)
-	h.cmd.Env, h.cmd.Stderr = h.env, h.log
-	h.must(h.cmd.Start())
-	h.volctl("wait", "--timeout", "60s")
+// Start starts the agent. It waits until the agent answers and the given plugins are ready.
+func (h *Host) Start(plugins ...string) {
+	h.T.Helper()
+	argv := append(slices.Clone(h.Wrapper), cmp.Or(h.Program, filepath.Join(BinDir, "volagent")))
+	argv = append(argv, h.Args()...)
+	h.Cmd = exec.Command(argv[0], argv[1:]...)
+	h.Cmd.Env, h.Cmd.Stderr = h.Env, h.Log
+	h.Must(h.Cmd.Start())
+	h.Volctl("wait", "--timeout", "60s")
 	for _, p := range plugins {
-		h.volctl("wait", "--plugin", p, "--timeout", "60s")
+		h.Volctl("wait", "--plugin", p, "--timeout", "60s")
 	}
 }
 
-// signal sends a signal to the agent and waits until the agent ends.
-func (h *host) signal(sig syscall.Signal) error {
-	h.t.Helper()
-	h.must(h.cmd.Process.Signal(sig))
-	err := h.cmd.Wait()
-	h.cmd = nil
+// Signal sends a signal to the agent and waits until the agent ends.
+func (h *Host) Signal(sig syscall.Signal) error {
+	h.T.Helper()
+	h.Must(h.Cmd.Process.Signal(sig))
+	err := h.Cmd.Wait()
+	h.Cmd = nil
 	return err
 }
 
-// kill kills the agent with SIGKILL.
-func (h *host) kill() {
-	h.t.Helper()
-	if err := h.signal(syscall.SIGKILL); err == nil {
-		h.t.Fatal("the agent outlived SIGKILL")
+// Kill kills the agent with SIGKILL.
+func (h *Host) Kill() {
+	h.T.Helper()
+	if err := h.Signal(syscall.SIGKILL); err == nil {
+		h.T.Fatal("the agent outlived SIGKILL")
 	}
 }
 
-// result is the output and the exit code of a command.
-type result struct {
-	out, err string
-	code     int
+// Result is the output and the exit code of a command.
+type Result struct {
+	Out, Err string
+	Code     int
 }
 
-// try runs volctl and returns its result.
-func (h *host) try(args ...string) result {
-	h.t.Helper()
+// Try runs volctl and returns its result.
+func (h *Host) Try(args ...string) Result {
+	h.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(binDir, "volctl"), args...)
-	cmd.Env = h.env
+	cmd := exec.CommandContext(ctx, filepath.Join(BinDir, "volctl"), args...)
+	cmd.Env = h.Env
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		h.t.Fatalf("volctl %v: %v", args, err)
+		h.T.Fatalf("volctl %v: %v", args, err)
 	}
-	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+	return Result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// volctl runs volctl and returns its output. The command must succeed.
-func (h *host) volctl(args ...string) string {
-	h.t.Helper()
-	r := h.try(args...)
-	if r.code != 0 {
-		h.t.Fatalf("volctl %s: exit %d\n%s%s", strings.Join(args, " "), r.code, r.out, r.err)
+// Volctl runs volctl and returns its output. The command must succeed.
+func (h *Host) Volctl(args ...string) string {
+	h.T.Helper()
+	r := h.Try(args...)
+	if r.Code != 0 {
+		h.T.Fatalf("volctl %s: exit %d\n%s%s", strings.Join(args, " "), r.Code, r.Out, r.Err)
 	}
-	return strings.TrimSpace(r.out)
+	return strings.TrimSpace(r.Out)
 }
 
-// await waits until cond returns true, at most 100 seconds.
-func (h *host) await(what string, cond func() bool) {
-	h.t.Helper()
+// Await waits until cond returns true, at most 100 seconds.
+func (h *Host) Await(what string, cond func() bool) {
+	h.T.Helper()
 	for end := time.Now().Add(100 * time.Second); !cond(); {
 		if time.Now().After(end) {
-			h.t.Fatalf("did not come true in time: %s", what)
+			h.T.Fatalf("did not come true in time: %s", what)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// mounts returns the lines of the mount table for mounts below the host's directory.
-func (h *host) mounts() string {
+// Mounts returns the lines of the mount table for mounts below the host's directory.
+func (h *Host) Mounts() string {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
-	h.must(err)
+	h.Must(err)
 	var lines []string
 	for line := range strings.Lines(string(raw)) {
-		if strings.Contains(line, " "+h.dir+"/") {
+		if strings.Contains(line, " "+h.Dir+"/") {
 			lines = append(lines, line)
 		}
 	}
 	return strings.Join(lines, "")
 }
 
-// pluginPID returns the process id of a plugin, or 0 if the plugin has no process.
-func (h *host) pluginPID(id string) int {
-	h.t.Helper()
-	pid, err := strconv.Atoi(h.volctl("plugin", "status", id, "-o", "go-template={{.pid}}"))
+// PluginPID returns the process id of a plugin, or 0 if the plugin has no process.
+func (h *Host) PluginPID(id string) int {
+	h.T.Helper()
+	pid, err := strconv.Atoi(h.Volctl("plugin", "status", id, "-o", "go-template={{.pid}}"))
 	if err != nil {
 		return 0
 	}
@@ -343,85 +343,85 @@ func (h *host) pluginPID(id string) int {
 // close stops the agent and the plugins, and removes all mounts and directories of the host. A test
 // must assert the state of its mounts itself, because close removes leftover mounts without failing
 // the test.
-func (h *host) close() {
-	raw, err := os.ReadFile(h.log.Name())
-	h.must(err)
+func (h *Host) close() {
+	raw, err := os.ReadFile(h.Log.Name())
+	h.Must(err)
 	for _, bad := range []string{"DATA RACE", "panic: ", "fatal error: "} {
 		if bytes.Contains(raw, []byte(bad)) {
-			h.t.Errorf("the agent's log holds %q", bad)
+			h.T.Errorf("the agent's log holds %q", bad)
 		}
 	}
-	if h.t.Failed() {
-		h.t.Logf("the agent's log:\n%s", raw)
+	if h.T.Failed() {
+		h.T.Logf("the agent's log:\n%s", raw)
 	}
-	if h.cmd != nil {
-		h.must(h.cmd.Process.Kill())
-		_ = h.cmd.Wait() // the agent was killed
+	if h.Cmd != nil {
+		h.Must(h.Cmd.Process.Kill())
+		_ = h.Cmd.Wait() // the agent was killed
 	}
-	h.checkDB()
-	h.stopPlugins()
-	h.unmountAll()
-	h.detachLoops()
-	h.must(h.log.Close())
-	h.unguardAll()
-	h.must(os.RemoveAll(h.dir))
+	h.CheckDB()
+	h.StopPlugins()
+	UnmountAll(h)
+	detachLoops(h)
+	h.Must(h.Log.Close())
+	h.UnguardAll()
+	h.Must(os.RemoveAll(h.Dir))
 }
 
-// checkDB asserts that the state database is consistent.
-func (h *host) checkDB() {
-	h.t.Helper()
-	path := filepath.Join(h.dir, "d", "state.db")
+// CheckDB asserts that the state database is consistent.
+func (h *Host) CheckDB() {
+	h.T.Helper()
+	path := filepath.Join(h.Dir, "d", "state.db")
 	if err := statedb.Check(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		h.t.Errorf("the state database does not pass its check: %v", err)
+		h.T.Errorf("the state database does not pass its check: %v", err)
 	}
 }
 
-// stopPlugins kills all plugin processes whose socket is below this host's directory.
-func (h *host) stopPlugins() {
-	for _, pid := range h.started() {
+// StopPlugins kills all plugin processes whose socket is below this host's directory.
+func (h *Host) StopPlugins() {
+	for _, pid := range h.PluginPIDs() {
 		_ = syscall.Kill(pid, syscall.SIGCONT) // the process may have ended
 		_ = syscall.Kill(pid, syscall.SIGKILL)
-		h.await("the plugin's end", func() bool { return ended(pid) })
+		h.Await("the plugin's end", func() bool { return ProcessEnded(pid) })
 	}
 }
 
-// started returns the pids of this host's plugins whose environment contains all given texts.
-func (h *host) started(more ...string) (pids []int) {
-	h.t.Helper()
+// PluginPIDs returns the pids of this host's plugins whose environment contains all given texts.
+func (h *Host) PluginPIDs(more ...string) (pids []int) {
+	h.T.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
-	h.must(err)
+	h.Must(err)
 	for _, path := range environs {
 		raw, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(raw, []byte("CSI_ENDPOINT=unix://"+h.dir+"/")) ||
+		if err != nil || !bytes.Contains(raw, []byte("CSI_ENDPOINT=unix://"+h.Dir+"/")) ||
 			slices.ContainsFunc(more, func(m string) bool { return !bytes.Contains(raw, []byte(m)) }) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		h.must(err)
+		h.Must(err)
 		pids = append(pids, pid)
 	}
 	return pids
 }
 
-// unmountAll unmounts all mounts below the host's directory.
-func (h *host) unmountAll() {
-	lines := strings.Split(strings.TrimSpace(h.mounts()), "\n")
+// UnmountAll unmounts all mounts below the host's directory.
+func UnmountAll(h *Host) {
+	lines := strings.Split(strings.TrimSpace(h.Mounts()), "\n")
 	for _, line := range slices.Backward(lines) {
 		if f := strings.Fields(line); len(f) > 4 {
-			h.must(syscall.Unmount(f[4], syscall.MNT_DETACH))
+			h.Must(syscall.Unmount(f[4], syscall.MNT_DETACH))
 		}
 	}
 }
 
 // detachLoops detaches the loop devices whose files are below the host's directory. Some loop
 // devices detach themselves after the unmount of their file system.
-func (h *host) detachLoops() {
-	h.await("the loop devices to go", func() bool {
+func detachLoops(h *Host) {
+	h.Await("the loop devices to go", func() bool {
 		out, err := exec.Command("losetup", "-l", "-n", "-O", "NAME,BACK-FILE").Output()
-		h.must(err)
+		h.Must(err)
 		none := true
 		for line := range strings.Lines(string(out)) {
-			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], h.dir+"/") {
+			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], h.Dir+"/") {
 				none = false
 				_ = exec.Command("losetup", "-d", f[0]).Run() // the next round checks the result
 			}

@@ -14,53 +14,53 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// sleeper is a process that only sleeps until it is killed.
-type sleeper struct {
-	cmd *exec.Cmd
+// Sleeper is a process that only sleeps until it is killed.
+type Sleeper struct {
+	Cmd *exec.Cmd
 	t   testing.TB
 }
 
-// newSleeper starts a sleeper whose working directory is dir, so that the process keeps the mount
+// StartSleeper starts a sleeper whose working directory is dir, so that the process keeps the mount
 // of dir busy. An empty dir means the directory of the tests.
-func newSleeper(t testing.TB, dir string) *sleeper {
+func StartSleeper(t testing.TB, dir string) *Sleeper {
 	t.Helper()
-	s := &sleeper{exec.Command("sleep", "1000"), t}
-	s.cmd.Dir = dir
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.cmd.Start(); err != nil {
+	s := &Sleeper{exec.Command("sleep", "1000"), t}
+	s.Cmd.Dir = dir
+	s.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.Cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.kill)
+	t.Cleanup(s.Kill)
 	return s
 }
 
-func (s *sleeper) pid() int      { return s.cmd.Process.Pid }
-func (s *sleeper) owner() string { return fmt.Sprintf("pid:%d", s.pid()) }
+func (s *Sleeper) PID() int      { return s.Cmd.Process.Pid }
+func (s *Sleeper) Owner() string { return fmt.Sprintf("pid:%d", s.PID()) }
 
-// kill kills and reaps the sleeper, which must still be running. Further calls have no effect.
-func (s *sleeper) kill() {
+// Kill kills and reaps the sleeper, which must still be running. Further calls have no effect.
+func (s *Sleeper) Kill() {
 	s.t.Helper()
-	if s.cmd.ProcessState != nil {
+	if s.Cmd.ProcessState != nil {
 		return
 	}
-	if err := s.cmd.Process.Kill(); err != nil {
+	if err := s.Cmd.Process.Kill(); err != nil {
 		s.t.Error(err)
 	}
-	if err := s.cmd.Wait(); err == nil {
+	if err := s.Cmd.Wait(); err == nil {
 		s.t.Error("the sleeper ended by itself")
 	}
 }
 
-// allGone asserts that no mount remains below the host's directory.
-func (h *host) allGone() {
-	h.t.Helper()
-	if left := h.mounts(); left != "" {
-		h.t.Errorf("still mounted:\n%s", left)
+// ExpectNoMounts asserts that no mount remains below the host's directory.
+func (h *Host) ExpectNoMounts() {
+	h.T.Helper()
+	if left := h.Mounts(); left != "" {
+		h.T.Errorf("still mounted:\n%s", left)
 	}
 }
 
-// codeOf returns the API code of an error. For an error without a code it returns the error's text.
-func codeOf(err error) api.Code {
+// CodeOf returns the API code of an error. For an error without a code it returns the error's text.
+func CodeOf(err error) api.Code {
 	var e *api.Error
 	switch {
 	case err == nil:
@@ -72,12 +72,12 @@ func codeOf(err error) api.Code {
 	}
 }
 
-// immutable is FS_IMMUTABLE_FL of linux/fs.h.
-const immutable = 0x10
+// Immutable is FS_IMMUTABLE_FL of linux/fs.h.
+const Immutable = 0x10
 
-// dirFlags returns the inode flags of a directory, see ioctl_iflags(2). If set is not nil, dirFlags
+// DirFlags returns the inode flags of a directory, see ioctl_iflags(2). If set is not nil, DirFlags
 // also replaces the flags by the result of set.
-func dirFlags(dir string, set func(uint32) uint32) (uint32, error) {
+func DirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
@@ -90,12 +90,12 @@ func dirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	return flags, unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(set(flags)))
 }
 
-// unguardAll clears the immutable flag of all directories below the host's directory, so that the
+// UnguardAll clears the immutable flag of all directories below the host's directory, so that the
 // test can remove them.
-func (h *host) unguardAll() {
-	h.must(filepath.WalkDir(h.dir, func(path string, d fs.DirEntry, err error) error {
+func (h *Host) UnguardAll() {
+	h.Must(filepath.WalkDir(h.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
-			_, _ = dirFlags(path, func(flags uint32) uint32 { return flags &^ immutable }) // not every file system has these flags
+			_, _ = DirFlags(path, func(flags uint32) uint32 { return flags &^ Immutable }) // not every file system has these flags
 		}
 		return nil
 	}))

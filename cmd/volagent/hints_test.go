@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// hint returns the hint in the error output of volctl.
-func (r result) hint() string {
-	for line := range strings.Lines(r.err) {
+// hintOf returns the hint in the error output of volctl.
+func hintOf(r Result) string {
+	for line := range strings.Lines(r.Err) {
 		if hint, is := strings.CutPrefix(line, "hint: "); is {
 			return strings.TrimSpace(hint)
 		}
@@ -18,38 +18,38 @@ func (r result) hint() string {
 	return ""
 }
 
-// follow runs the hint of a refused command in a shell, as a user would. If the hint's command is
+// followHints runs the hint of a refused command in a shell, as a user would. If the hint's command is
 // refused with another hint, follow runs that hint next, until a command succeeds.
-func (h *host) follow(r result) {
-	h.t.Helper()
+func followHints(h *Host, r Result) {
+	h.T.Helper()
 	seen := map[string]bool{}
-	for r.code != 0 {
-		hint := r.hint()
+	for r.Code != 0 {
+		hint := hintOf(r)
 		if hint == "" || seen[hint] {
-			h.t.Fatalf("no way on from exit %d:\n%s", r.code, r.err)
+			h.T.Fatalf("no way on from exit %d:\n%s", r.Code, r.Err)
 		}
 		seen[hint] = true
-		r = h.shell(hint)
+		r = runShell(h, hint)
 	}
 }
 
-// shell runs a command line in a shell and returns its result.
-func (h *host) shell(line string) result {
-	h.t.Helper()
+// runShell runs a command line in a shell and returns its result.
+func runShell(h *Host, line string) Result {
+	h.T.Helper()
 	cmd := exec.Command("sh", "-c", line)
-	cmd.Env, cmd.Dir = h.env, h.dir
+	cmd.Env, cmd.Dir = h.Env, h.Dir
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	_ = cmd.Run() // the exit code tells whether the command failed
-	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+	return Result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// mustRefuse runs volctl and returns its result. The command must fail.
-func (h *host) mustRefuse(args ...string) result {
-	h.t.Helper()
-	r := h.try(args...)
-	if r.code == 0 {
-		h.t.Fatalf("volctl %s succeeds:\n%s", strings.Join(args, " "), r.out)
+// refusal runs volctl and returns its result. The command must fail.
+func refusal(h *Host, args ...string) Result {
+	h.T.Helper()
+	r := h.Try(args...)
+	if r.Code == 0 {
+		h.T.Fatalf("volctl %s succeeds:\n%s", strings.Join(args, " "), r.Out)
 	}
 	return r
 }
@@ -58,45 +58,45 @@ func (h *host) mustRefuse(args ...string) result {
 // appears.
 func TestHints(t *testing.T) {
 	t.Parallel()
-	h := newPatient(t)
-	h.register("data", "single-node-writer")
-	dir := filepath.Join(h.dir, "srv")
-	h.must(os.Mkdir(dir, 0o755))
+	h := StartWithFstab(t)
+	h.Register("data", "single-node-writer")
+	dir := filepath.Join(h.Dir, "srv")
+	h.Must(os.Mkdir(dir, 0o755))
 
 	// A mount owns the claim, so the hint must unmount the volume first.
 	for _, args := range [][]string{{"volume", "deregister", "data", "-y"}, {"volume", "detach", "data", "--all"}, {"volume", "claim", "data", "--alloc", "b", "--timeout", "1s"}} {
-		h.volctl("mount", "data", dir)
-		h.follow(h.mustRefuse(args...))
-		h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+		h.Volctl("mount", "data", dir)
+		followHints(h.Host, refusal(h.Host, args...))
+		h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
 	}
 
 	// A drain prints the command that unmounts the volume.
-	h.volctl("mount", "data", dir)
-	drained := h.try("node", "drain", "--deadline", "1s")
-	if want := "volctl umount " + dir; !strings.Contains(drained.out+drained.err, want) {
-		t.Fatalf("no %q in\n%s%s", want, drained.out, drained.err)
+	h.Volctl("mount", "data", dir)
+	drained := h.Try("node", "drain", "--deadline", "1s")
+	if want := "volctl umount " + dir; !strings.Contains(drained.Out+drained.Err, want) {
+		t.Fatalf("no %q in\n%s%s", want, drained.Out, drained.Err)
 	}
-	if r := h.shell("volctl umount " + dir); r.code != 0 {
-		t.Fatal(r.err)
+	if r := runShell(h.Host, "volctl umount "+dir); r.Code != 0 {
+		t.Fatal(r.Err)
 	}
-	h.volctl("node", "undrain")
+	h.Volctl("node", "undrain")
 
 	// The agent notices a new file in the plugin directory without a command.
-	made := h.shell("volctl plugin init nfs plugins.d/nfs.yaml")
-	_, next, ok := strings.Cut(made.out, "then: ")
-	if r := h.shell(next); made.code != 0 || !ok || r.code != 0 {
-		t.Errorf("%s%s%s", made.out, made.err, r.err)
+	made := runShell(h.Host, "volctl plugin init nfs plugins.d/nfs.yaml")
+	_, next, ok := strings.Cut(made.Out, "then: ")
+	if r := runShell(h.Host, next); made.Code != 0 || !ok || r.Code != 0 {
+		t.Errorf("%s%s%s", made.Out, made.Err, r.Err)
 	}
-	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "nfs.yaml")))
+	h.Must(os.Remove(filepath.Join(h.Dir, "plugins.d", "nfs.yaml")))
 
 	// A plugin that the agent does not run has no log.
-	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "x.yaml"), []byte("id: x\nsocket: /nosuch.sock\n"), 0o644))
-	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
-	h.follow(h.mustRefuse("wait", "--plugin", "x", "--timeout", "3s"))
-	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "x.yaml")))
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "x.yaml"), []byte("id: x\nsocket: /nosuch.sock\n"), 0o644))
+	h.Volctl("wait", "--plugin", "rec", "--timeout", "60s")
+	followHints(h.Host, refusal(h.Host, "wait", "--plugin", "x", "--timeout", "3s"))
+	h.Must(os.Remove(filepath.Join(h.Dir, "plugins.d", "x.yaml")))
 
 	// This socket does not belong to the host's service, so the hint must not suggest systemctl.
-	if hint := h.mustRefuse("volume", "list", "--socket", "/nosuch.sock").hint(); strings.Contains(hint, "systemctl") || !strings.Contains(hint, "--socket") {
+	if hint := hintOf(refusal(h.Host, "volume", "list", "--socket", "/nosuch.sock")); strings.Contains(hint, "systemctl") || !strings.Contains(hint, "--socket") {
 		t.Errorf("hint: %s", hint)
 	}
 }

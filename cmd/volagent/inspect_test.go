@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// inspect runs volagent inspect and returns its output and exit code.
-func (h *host) inspect(more ...string) (string, int) {
-	h.t.Helper()
-	cmd := exec.Command(filepath.Join(binDir, "volagent"), append(append([]string{"inspect"}, h.args()...), more...)...)
-	cmd.Env = h.env
+// Inspect runs volagent inspect and returns its output and exit code.
+func Inspect(h *Host, more ...string) (string, int) {
+	h.T.Helper()
+	cmd := exec.Command(filepath.Join(BinDir, "volagent"), append(append([]string{"inspect"}, h.Args()...), more...)...)
+	cmd.Env = h.Env
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	_ = cmd.Run() // the exit code tells whether the command failed
@@ -25,13 +25,13 @@ func (h *host) inspect(more ...string) (string, int) {
 // TestInspect checks that inspect compares records with mounts while no agent runs, and that it
 // changes neither.
 func TestInspect(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-multi-writer")
-	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	other := h.volctl("volume", "claim", "data", "--alloc", "b")
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-multi-writer")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	other := h.Volctl("volume", "claim", "data", "--alloc", "b")
 	says := func(code int, words ...string) {
 		t.Helper()
-		out, got := h.inspect()
+		out, got := Inspect(h.Host)
 		for _, w := range words {
 			if got != code || !strings.Contains(out, w) {
 				t.Fatalf("exit %d instead of %d, or it does not say %q:\n%s", got, code, w, out)
@@ -39,13 +39,13 @@ func TestInspect(t *testing.T) {
 		}
 	}
 	says(0, "agent     running", path+"  as recorded (published for a)")
-	h.kill()
-	db := filepath.Join(h.dir, "d", "state.db")
+	h.Kill()
+	db := filepath.Join(h.Dir, "d", "state.db")
 	before, err := os.ReadFile(db)
-	h.must(err)
-	mounts := h.mounts()
+	h.Must(err)
+	mounts := h.Mounts()
 	says(0, "agent     not running", "database  ok", `claim of "a"  mounted`, other+"  as recorded", `plugin "rec"`, "alive: true")
-	out, code := h.inspect("--json")
+	out, code := Inspect(h.Host, "--json")
 	var in struct {
 		Volumes []struct {
 			ID     string
@@ -53,36 +53,36 @@ func TestInspect(t *testing.T) {
 		}
 		Findings []string
 	}
-	h.must(json.Unmarshal([]byte(out), &in))
+	h.Must(json.Unmarshal([]byte(out), &in))
 	if code != 0 || len(in.Volumes) != 1 || len(in.Volumes[0].Mounts) != 3 || len(in.Findings) != 0 {
 		t.Errorf("exit %d, %+v", code, in)
 	}
 
 	// A killed agent may leave its canary mount, with which it tests mount propagation. This mount
 	// is not a finding.
-	canary := filepath.Join(h.dir, "d", "csi", "rec", "staging", ".canary")
-	h.must(os.MkdirAll(canary, 0o700))
-	h.must(syscall.Mount("volagent-canary", canary, "tmpfs", 0, ""))
+	canary := filepath.Join(h.Dir, "d", "csi", "rec", "staging", ".canary")
+	h.Must(os.MkdirAll(canary, 0o700))
+	h.Must(syscall.Mount("volagent-canary", canary, "tmpfs", 0, ""))
 	says(0, "agent     not running")
-	h.must(syscall.Unmount(canary, 0))
-	h.must(os.Remove(canary))
+	h.Must(syscall.Unmount(canary, 0))
+	h.Must(os.Remove(canary))
 
 	// One mount is missing, and another mount has no record.
-	h.must(syscall.Unmount(other, 0))
-	planted := filepath.Join(h.dir, "d", "csi", "planted")
-	h.must(os.Mkdir(planted, 0o755))
-	h.must(syscall.Mount("none", planted, "tmpfs", 0, ""))
+	h.Must(syscall.Unmount(other, 0))
+	planted := filepath.Join(h.Dir, "d", "csi", "planted")
+	h.Must(os.Mkdir(planted, 0o755))
+	h.Must(syscall.Mount("none", planted, "tmpfs", 0, ""))
 	says(1, other+"  missing", planted+" is mounted (tmpfs), and no record explains it", "2 findings")
-	h.must(syscall.Unmount(planted, 0))
+	h.Must(syscall.Unmount(planted, 0))
 
 	// Although the database is damaged, inspect must still show the mounts.
 	if after, err := os.ReadFile(db); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("the database was changed: %v", err)
 	}
-	h.must(os.WriteFile(db, bytes.Repeat([]byte("x"), 8192), 0o600))
+	h.Must(os.WriteFile(db, bytes.Repeat([]byte("x"), 8192), 0o600))
 	says(1, "the file is damaged", path+" is mounted")
-	if got := h.mounts(); !strings.Contains(mounts, got) {
+	if got := h.Mounts(); !strings.Contains(mounts, got) {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
-	h.must(os.WriteFile(db, before, 0o600))
+	h.Must(os.WriteFile(db, before, 0o600))
 }

@@ -32,7 +32,7 @@ import (
 // and the rig calls the other one directly. Therefore a benchmark can alternate between both and
 // compare them.
 type rig struct {
-	*host
+	*Host
 	api    *apiclient.Client
 	plugin *loadPlugin
 	direct caller
@@ -46,16 +46,16 @@ const loadWait = 2 * time.Minute
 // does not start the agent.
 func newRig(b *testing.B, p *loadPlugin) *rig {
 	b.Helper()
-	r := &rig{host: newHost(b), plugin: p}
+	r := &rig{Host: NewHost(b), plugin: p}
 	if path := os.Getenv(loadProfile); path != "" {
 		r.tapped = []string{loadProfile + "=" + path} // the built agent writes no profile
 	}
-	r.flags, r.more = []string{"--log-level"}, []string{"--log-level", "info"}
-	p.Source = filepath.Join(r.dir, "data")
-	r.must(os.Mkdir(p.Source, 0o755))
+	r.OmitFlags, r.MoreArgs = []string{"--log-level"}, []string{"--log-level", "info"}
+	p.Source = filepath.Join(r.Dir, "data")
+	r.Must(os.Mkdir(p.Source, 0o755))
 	r.mountRoots()
 	self, err := os.Executable()
-	r.must(err)
+	r.Must(err)
 	env := ""
 	for _, kv := range p.env() {
 		name, value, _ := strings.Cut(kv, "=")
@@ -64,23 +64,23 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 	// Do not limit the number of concurrent calls, because the rig's direct calls have no limit
 	// either.
 	file := fmt.Sprintf("id: load\nmax_in_flight: 1000\nexec:\n  command: [%q]\n  env:\n%s", self, env)
-	r.must(os.WriteFile(filepath.Join(r.dir, "plugins.d", "load.yaml"), []byte(file), 0o644))
+	r.Must(os.WriteFile(filepath.Join(r.Dir, "plugins.d", "load.yaml"), []byte(file), 0o644))
 
-	socket := filepath.Join(r.dir, "direct.sock")
+	socket := filepath.Join(r.Dir, "direct.sock")
 	cmd := exec.Command(self)
 	cmd.Env = append(append(os.Environ(), p.env()...), "CSI_ENDPOINT=unix://"+socket)
-	cmd.Stderr = r.log
-	r.must(cmd.Start())
+	cmd.Stderr = r.Log
+	r.Must(cmd.Start())
 	b.Cleanup(func() {
 		_ = cmd.Process.Kill() // Wait follows
 		_ = cmd.Wait()         // the process was killed
 	})
-	r.await("the direct plugin", func() bool { _, err := os.Stat(socket); return err == nil })
+	r.Await("the direct plugin", func() bool { _, err := os.Stat(socket); return err == nil })
 	r.direct = dialLoad(b, socket)
-	r.ref, err = statedb.Open(filepath.Join(r.dir, "ref", "ref.db"), statedb.Options{})
-	r.must(err)
-	b.Cleanup(func() { r.must(r.ref.Close()) })
-	r.api = apiclient.New(r.socket())
+	r.ref, err = statedb.Open(filepath.Join(r.Dir, "ref", "ref.db"), statedb.Options{})
+	r.Must(err)
+	b.Cleanup(func() { r.Must(r.ref.Close()) })
+	r.api = apiclient.New(r.Socket())
 	b.Cleanup(r.api.Close)
 	return r
 }
@@ -95,7 +95,7 @@ const loadOn = "VOLAGENT_LOAD_ON"
 // For half a minute ext4 does not reuse a freed inode and searches for another one. After some
 // thousand claims this search would dominate the measured time.
 func (r *rig) mountRoots() {
-	r.t.Helper()
+	r.T.Helper()
 	dirs := []string{"d/csi", "x"}
 	switch os.Getenv(loadOn) {
 	case "disk":
@@ -104,51 +104,51 @@ func (r *rig) mountRoots() {
 		dirs = []string{"d", "ref", "x"}
 	}
 	for _, dir := range []string{"d/csi", "ref", "x"} {
-		r.must(os.MkdirAll(filepath.Join(r.dir, dir), 0o711))
+		r.Must(os.MkdirAll(filepath.Join(r.Dir, dir), 0o711))
 	}
 	for _, dir := range dirs {
-		r.must(syscall.Mount("tmpfs", filepath.Join(r.dir, dir), "tmpfs", 0, "mode=711"))
+		r.Must(syscall.Mount("tmpfs", filepath.Join(r.Dir, dir), "tmpfs", 0, "mode=711"))
 	}
 }
 
 // spawn starts the agent and does not wait until the agent is ready.
 func (r *rig) spawn() {
-	r.t.Helper()
-	program, env := filepath.Join(binDir, "volagent"), r.env
+	r.T.Helper()
+	program, env := filepath.Join(BinDir, "volagent"), r.Env
 	if len(r.tapped) > 0 {
 		program, env = "/proc/self/exe", append(slices.Clone(env), append(r.tapped, loadRole+"="+roleAgent)...)
 	}
-	r.cmd = exec.Command(program, r.args()...)
-	r.cmd.Env, r.cmd.Stderr = env, r.log
-	r.must(r.cmd.Start())
+	r.Cmd = exec.Command(program, r.Args()...)
+	r.Cmd.Env, r.Cmd.Stderr = env, r.Log
+	r.Must(r.Cmd.Start())
 }
 
 // answers waits until the agent answers a request.
 func (r *rig) answers() {
-	r.t.Helper()
+	r.T.Helper()
 	for end := time.Now().Add(loadWait); ; time.Sleep(time.Millisecond) {
 		_, err := r.api.Health(context.Background())
 		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			r.t.Fatal(err)
+			r.T.Fatal(err)
 		}
 	}
 }
 
 func (r *rig) startReady() {
-	r.t.Helper()
+	r.T.Helper()
 	r.spawn()
 	r.answers()
 	_, err := r.api.WaitPlugin(context.Background(), "load", loadWait)
-	r.must(err)
+	r.Must(err)
 }
 
 // end stops the agent with SIGTERM, as a service manager does.
 func (r *rig) end() {
-	r.t.Helper()
-	r.must(r.signal(syscall.SIGTERM))
+	r.T.Helper()
+	r.Must(r.Signal(syscall.SIGTERM))
 }
 
 func loadID(i int) string { return fmt.Sprintf("v%05d", i) }
@@ -156,7 +156,7 @@ func loadID(i int) string { return fmt.Sprintf("v%05d", i) }
 // register registers n volumes. It also creates the directories that n volumes need for direct
 // calls.
 func (r *rig) register(n int) {
-	r.t.Helper()
+	r.T.Helper()
 	r.drive(n, 32, func(i int) error {
 		spec := api.VolumeSpec{ID: loadID(i), PluginID: "load", ExternalID: loadID(i)}
 		if _, err := r.api.RegisterVolume(context.Background(), spec, false); err != nil {
@@ -171,7 +171,7 @@ func (r *rig) register(n int) {
 
 // drive calls do n times with atOnce concurrent calls. It returns the total time.
 func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
-	r.t.Helper()
+	r.T.Helper()
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	start := time.Now()
@@ -179,7 +179,7 @@ func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
 		wg.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				if err := do(i); err != nil {
-					r.t.Error(err)
+					r.T.Error(err)
 					return
 				}
 			}
@@ -187,8 +187,8 @@ func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
 	}
 	wg.Wait()
 	took := time.Since(start)
-	if r.t.Failed() {
-		r.t.FailNow()
+	if r.T.Failed() {
+		r.T.FailNow()
 	}
 	return took
 }
@@ -203,7 +203,7 @@ func (r *rig) release(i int) error {
 }
 
 func (r *rig) directPath(kind string, i int) string {
-	return filepath.Join(r.dir, "x", kind, loadID(i), "m")
+	return filepath.Join(r.Dir, "x", kind, loadID(i), "m")
 }
 
 // directClaim makes the CSI calls of a claim directly, without the agent.
@@ -264,14 +264,14 @@ func (r *rig) commitOnce(int) error {
 // commits returns the number of committed transactions in the agent's database. This number is the
 // larger of the two transaction ids in bbolt's meta pages.
 func (r *rig) commits() uint64 {
-	r.t.Helper()
-	f, err := os.Open(filepath.Join(r.dir, "d", "state.db"))
-	r.must(err)
+	r.T.Helper()
+	f, err := os.Open(filepath.Join(r.Dir, "d", "state.db"))
+	r.Must(err)
 	defer f.Close()
 	page := os.Getpagesize()
 	raw := make([]byte, 2*page)
 	_, err = f.ReadAt(raw, 0)
-	r.must(err)
+	r.Must(err)
 	const txid = 16 + 48 // offset after the page header and the preceding fields of the meta page
 	return max(binary.NativeEndian.Uint64(raw[txid:]), binary.NativeEndian.Uint64(raw[page+txid:]))
 }
@@ -298,14 +298,14 @@ func dialLoad(tb testing.TB, socket string) caller {
 
 // calls returns the number of calls that the agent's plugin has received, by method.
 func (r *rig) calls() map[string]int {
-	r.t.Helper()
-	resp, err := dialLoad(r.t, filepath.Join(r.dir, "run", "plugins", "load", "csi.sock")).
+	r.T.Helper()
+	resp, err := dialLoad(r.T, filepath.Join(r.Dir, "run", "plugins", "load", "csi.sock")).
 		GetPluginInfo(context.Background(), &csi.GetPluginInfoRequest{})
-	r.must(err)
+	r.Must(err)
 	calls := map[string]int{}
 	for method, n := range resp.GetManifest() {
 		calls[method], err = strconv.Atoi(n)
-		r.must(err)
+		r.Must(err)
 	}
 	return calls
 }
@@ -327,9 +327,9 @@ func since(now, was map[string]int) (mutating, all int) {
 type memory struct{ Anon, File, Peak int }
 
 func (r *rig) memory() memory {
-	r.t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
-	r.must(err)
+	r.T.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.Cmd.Process.Pid))
+	r.Must(err)
 	var m memory
 	for line := range strings.Lines(string(raw)) {
 		f := strings.Fields(line)
@@ -351,33 +351,33 @@ func (r *rig) memory() memory {
 
 // cpu returns the processor time that the agent has used.
 func (r *rig) cpu() time.Duration {
-	r.t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
-	r.must(err)
+	r.T.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.Cmd.Process.Pid))
+	r.Must(err)
 	_, rest, _ := strings.Cut(string(raw), ") ")
 	f := strings.Fields(rest)
 	user, err := strconv.Atoi(f[11])
-	r.must(err)
+	r.Must(err)
 	system, err := strconv.Atoi(f[12])
-	r.must(err)
+	r.Must(err)
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
 }
 
 // goroutines stops the agent with SIGQUIT, which makes Go's runtime print all goroutines. It
 // returns the number of printed goroutines.
 func (r *rig) goroutines() int {
-	r.t.Helper()
-	before, err := os.ReadFile(r.log.Name())
-	r.must(err)
-	if err := r.signal(syscall.SIGQUIT); err == nil {
-		r.t.Fatal("the agent outlived SIGQUIT")
+	r.T.Helper()
+	before, err := os.ReadFile(r.Log.Name())
+	r.Must(err)
+	if err := r.Signal(syscall.SIGQUIT); err == nil {
+		r.T.Fatal("the agent outlived SIGQUIT")
 	}
-	after, err := os.ReadFile(r.log.Name())
-	r.must(err)
+	after, err := os.ReadFile(r.Log.Name())
+	r.Must(err)
 	n := strings.Count(string(after[len(before):]), "\ngoroutine ")
-	r.must(os.Truncate(r.log.Name(), int64(len(before))))
-	_, err = r.log.Seek(int64(len(before)), 0)
-	r.must(err)
+	r.Must(os.Truncate(r.Log.Name(), int64(len(before))))
+	_, err = r.Log.Seek(int64(len(before)), 0)
+	r.Must(err)
 	return n
 }
 

@@ -15,7 +15,7 @@ func (s *samples) time(r *rig, what func(int) error, i int) {
 	start := time.Now()
 	err := what(i)
 	*s = append(*s, time.Since(start))
-	r.must(err)
+	r.Must(err)
 }
 
 func (s samples) at(q float64) time.Duration {
@@ -34,8 +34,8 @@ func BenchmarkLoadLatency(b *testing.B) {
 			r := newRig(b, &loadPlugin{Attach: attach})
 			r.startReady()
 			r.register(1)
-			r.must(r.claim(0))
-			r.must(r.release(0))
+			r.Must(r.claim(0))
+			r.Must(r.release(0))
 			rounds := 300 * b.N
 			var commit, dClaim, dRelease, claim, release samples
 			was, commits := r.calls(), r.commits()
@@ -81,7 +81,7 @@ func round(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
 
 // oncePer checks that the agent made each CSI call exactly once per claim.
 func (r *rig) oncePer(claims int, was map[string]int, title string) {
-	r.t.Helper()
+	r.T.Helper()
 	now, short, words := r.calls(), 0.0, ""
 	for _, method := range changing {
 		n := now[method] - was[method]
@@ -93,7 +93,7 @@ func (r *rig) oncePer(claims int, was map[string]int, title string) {
 	if words == "" {
 		words = " each"
 	}
-	verdict(r.t, title+", calls of a kind a volume", short, "%d claims,%s exactly once", claims, words)
+	verdict(r.T, title+", calls of a kind a volume", short, "%d claims,%s exactly once", claims, words)
 }
 
 // BenchmarkLoadThroughput claims and detaches many volumes with concurrent requests. It alternates
@@ -199,7 +199,7 @@ func BenchmarkLoadRestart(b *testing.B) {
 			var m memory
 			b.ResetTimer()
 			for range 3 * b.N {
-				r.kill()
+				r.Kill()
 				was := r.calls()
 				start := time.Now()
 				r.spawn()
@@ -236,10 +236,10 @@ func BenchmarkLoadRestart(b *testing.B) {
 // verified waits until the node status reports that all n claims are mounted. The agent checks
 // every mount for this status.
 func (r *rig) verified(n int) {
-	r.t.Helper()
-	r.await("all claims to be mounted", func() bool {
-		node, err := r.api.Node(r.t.Context())
-		r.must(err)
+	r.T.Helper()
+	r.Await("all claims to be mounted", func() bool {
+		node, err := r.api.Node(r.T.Context())
+		r.Must(err)
 		return node.Mounted == n && node.Claims == n
 	})
 }
@@ -247,7 +247,7 @@ func (r *rig) verified(n int) {
 // settled returns the smallest memory use of an idle agent in 12 seconds. In this time Go's runtime
 // returns unused memory to the kernel.
 func (r *rig) settled() memory {
-	r.t.Helper()
+	r.T.Helper()
 	least := r.memory()
 	for range 24 {
 		time.Sleep(500 * time.Millisecond)
@@ -272,8 +272,8 @@ func BenchmarkLoadIdle(b *testing.B) {
 			m := r.settled()
 			b.ReportMetric(float64(m.Anon), "anon-KiB")
 			b.ReportMetric(float64(m.File), "file-KiB")
-			fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.cmd.Process.Pid))
-			r.must(err)
+			fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.Cmd.Process.Pid))
+			r.Must(err)
 			b.ReportMetric(float64(len(fds)), "open-files")
 			b.ReportMetric(float64(r.goroutines()), "goroutines")
 		})

@@ -22,7 +22,7 @@ func BenchmarkLoadOneVolume(b *testing.B) {
 		Capabilities: []api.Capability{{AccessMode: "single-node-multi-writer", AttachmentMode: "file-system"}},
 	}
 	_, err := r.api.RegisterVolume(context.Background(), spec, false)
-	r.must(err)
+	r.Must(err)
 	claim := func(alloc string) error {
 		_, err := r.api.ClaimVolume(context.Background(), "shared", alloc, api.ClaimRequest{}, loadWait)
 		return err
@@ -35,12 +35,12 @@ func BenchmarkLoadOneVolume(b *testing.B) {
 	for _, level := range []int{few, many} {
 		r.drive(level-held, 8, func(i int) error { return claim(fmt.Sprintf("holder-%d", held+i)) })
 		held = level
-		r.must(claim("one"))
-		r.must(release("one")) // this fills connections and caches before the measurement
+		r.Must(claim("one"))
+		r.Must(release("one")) // this fills connections and caches before the measurement
 		before := r.cpu()
 		for range rounds * b.N {
-			r.must(claim("one"))
-			r.must(release("one"))
+			r.Must(claim("one"))
+			r.Must(release("one"))
 		}
 		cost[level] = (r.cpu() - before) / time.Duration(rounds*b.N)
 		b.ReportMetric(micros(cost[level]), fmt.Sprintf("agent-cpu-µs/round-at-%d", level))

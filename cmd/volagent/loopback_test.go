@@ -20,63 +20,63 @@ import (
 // closes the file. The next agent recognizes the new mounts at once.
 func TestFusePlugin(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
-	h.register("data", "single-node-multi-writer")
+	h := StartRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
+	h.Register("data", "single-node-multi-writer")
 	var files []string
 	for _, alloc := range []string{"a", "b"} {
-		files = append(files, filepath.Join(h.volctl("volume", "claim", "data", "--alloc", alloc), "file"))
+		files = append(files, filepath.Join(h.Volctl("volume", "claim", "data", "--alloc", alloc), "file"))
 	}
-	if mounts := h.mounts(); strings.Count(mounts, "fuse.csitest") != 3 {
+	if mounts := h.Mounts(); strings.Count(mounts, "fuse.csitest") != 3 {
 		t.Fatalf("the mounts are no FUSE:\n%s", mounts)
 	}
-	h.must(os.WriteFile(files[0], []byte("kept"), 0o644))
-	h.exits(4, `in use, by "data"; 2 claims have FUSE mounts, which break if`, "plugin", "restart", "rec")
-	killed := func() { h.must(syscall.Kill(h.pluginPID("rec"), syscall.SIGKILL)) }
+	h.Must(os.WriteFile(files[0], []byte("kept"), 0o644))
+	h.ExpectExit(4, `in use, by "data"; 2 claims have FUSE mounts, which break if`, "plugin", "restart", "rec")
+	killed := func() { h.Must(syscall.Kill(h.PluginPID("rec"), syscall.SIGKILL)) }
 	mounted := func() { // the agent also reports the claims as mounted
 		t.Helper()
 		for _, file := range files {
-			h.await("the data to be back", func() bool {
+			h.Await("the data to be back", func() bool {
 				raw, err := os.ReadFile(file)
 				return err == nil && string(raw) == "kept"
 			})
 		}
-		h.await("the claims to be in place", func() bool { return strings.Contains(h.volctl("volume", "list"), " mounted ") })
+		h.Await("the claims to be in place", func() bool { return strings.Contains(h.Volctl("volume", "list"), " mounted ") })
 	}
 
 	again := []string{unpub, unpub, unst, st, pub, pub}
-	mark := h.mark()
+	mark := h.Mark()
 	killed()
 	mounted()
-	h.expect(mark, again...)
+	h.ExpectCalls(mark, again...)
 
-	mark, pid := h.mark(), h.pluginPID("rec")
-	h.kill()
-	h.must(syscall.Kill(pid, syscall.SIGKILL))
-	h.start("rec")
+	mark, pid := h.Mark(), h.PluginPID("rec")
+	h.Kill()
+	h.Must(syscall.Kill(pid, syscall.SIGKILL))
+	h.Start("rec")
 	mounted()
-	h.expect(mark, again...)
+	h.ExpectCalls(mark, again...)
 
 	held, err := os.OpenFile(files[1], os.O_RDWR, 0)
-	h.must(err)
+	h.Must(err)
 	killed()
-	h.await("the death", func() bool { return errors.Is(held.Sync(), syscall.ENOTCONN) })
+	h.Await("the death", func() bool { return errors.Is(held.Sync(), syscall.ENOTCONN) })
 	if _, err := held.Write([]byte("x")); !errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("a write to a file of the dead mount: %v", err)
 	}
-	h.await("the events to say who is in the way", func() bool {
-		return strings.Contains(h.volctl("events", "--volume", "data"), fmt.Sprintf("device or resource busy, held by pid %d", os.Getpid()))
+	h.Await("the events to say who is in the way", func() bool {
+		return strings.Contains(h.Volctl("events", "--volume", "data"), fmt.Sprintf("device or resource busy, held by pid %d", os.Getpid()))
 	})
 	_ = held.Close() // the flush fails, because no process serves the file system
 	mounted()
 
-	log, mounts, mark := h.writer(filepath.Dir(files[0])), h.mounts(), h.mark()
-	h.kill()
-	was := size(log)
-	h.await("the writer to go on without the agent", func() bool { return size(log) > was })
-	h.start("rec")
-	h.await("the claims to be in place", func() bool { return strings.Contains(h.volctl("volume", "list"), " mounted ") })
-	h.expect(mark)
-	if got := h.mounts(); got != mounts {
+	log, mounts, mark := h.StartWriter(filepath.Dir(files[0])), h.Mounts(), h.Mark()
+	h.Kill()
+	was := FileSize(log)
+	h.Await("the writer to go on without the agent", func() bool { return FileSize(log) > was })
+	h.Start("rec")
+	h.Await("the claims to be in place", func() bool { return strings.Contains(h.Volctl("volume", "list"), " mounted ") })
+	h.ExpectCalls(mark)
+	if got := h.Mounts(); got != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
 }
@@ -86,32 +86,32 @@ func TestFusePlugin(t *testing.T) {
 // mounts that died with the plugin.
 func TestAnotherServer(t *testing.T) {
 	t.Parallel()
-	h := prepared(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
+	h := NewRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	self, err := os.Executable()
-	h.must(err)
-	script := filepath.Join(h.dir, "plugin")
-	h.must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755)) // the second start replaces the shell
-	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), []byte(strings.ReplaceAll(h.files("plugins.d/rec.yaml"), self, script)), 0o644))
-	h.start("rec")
-	h.register("data", "single-node-writer")
-	file := filepath.Join(h.volctl("volume", "claim", "data", "--alloc", "a"), "file")
-	h.must(os.WriteFile(file, []byte("kept"), 0o644))
+	h.Must(err)
+	script := filepath.Join(h.Dir, "plugin")
+	h.Must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755)) // the second start replaces the shell
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), []byte(strings.ReplaceAll(h.ReadFiles("plugins.d/rec.yaml"), self, script)), 0o644))
+	h.Start("rec")
+	h.Register("data", "single-node-writer")
+	file := filepath.Join(h.Volctl("volume", "claim", "data", "--alloc", "a"), "file")
+	h.Must(os.WriteFile(file, []byte("kept"), 0o644))
 
-	pid, mark := h.pluginPID("rec"), h.mark()
-	for _, server := range h.started() {
+	pid, mark := h.PluginPID("rec"), h.Mark()
+	for _, server := range h.PluginPIDs() {
 		if server != pid {
-			h.must(syscall.Kill(server, syscall.SIGKILL))
+			h.Must(syscall.Kill(server, syscall.SIGKILL))
 		}
 	}
-	h.await("the data to be back", func() bool {
+	h.Await("the data to be back", func() bool {
 		raw, err := os.ReadFile(file)
 		return err == nil && string(raw) == "kept"
 	})
-	h.expect(mark, unpub, unst, st, pub)
-	h.volctl("wait", "--plugin", "rec", "--timeout", "10s")
-	if now := h.pluginPID("rec"); now != pid {
+	h.ExpectCalls(mark, unpub, unst, st, pub)
+	h.Volctl("wait", "--plugin", "rec", "--timeout", "10s")
+	if now := h.PluginPID("rec"); now != pid {
 		t.Errorf("process %d was %d", now, pid)
 	}
-	h.exits(0, "restarts 1", "plugin", "status", "rec")
-	h.exits(0, "its process replaced its socket and kept running", "events")
+	h.ExpectExit(0, "restarts 1", "plugin", "status", "rec")
+	h.ExpectExit(0, "its process replaced its socket and kept running", "events")
 }

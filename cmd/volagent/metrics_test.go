@@ -19,32 +19,32 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// metrics returns the metrics that the agent serves.
-func (h *host) metrics() string {
-	h.t.Helper()
+// Metrics returns the metrics that the agent serves.
+func Metrics(h *Host) string {
+	h.T.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", h.socket())
+		return new(net.Dialer).DialContext(ctx, "unix", h.Socket())
 	}}}
-	req, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, "http://volagent/metrics", http.NoBody)
-	h.must(err)
+	req, err := http.NewRequestWithContext(h.T.Context(), http.MethodGet, "http://volagent/metrics", http.NoBody)
+	h.Must(err)
 	resp, err := client.Do(req)
-	h.must(err)
+	h.Must(err)
 	defer resp.Body.Close()
 	all, err := io.ReadAll(resp.Body)
-	h.must(err)
+	h.Must(err)
 	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
-		h.t.Fatalf("%s, %v\n%s", resp.Status, resp.Header, all)
+		h.T.Fatalf("%s, %v\n%s", resp.Status, resp.Header, all)
 	}
 	return string(all)
 }
 
-// expectMetrics asserts that the agent's metrics contain all given lines.
-func (h *host) expectMetrics(lines ...string) {
-	h.t.Helper()
-	got := h.metrics()
+// ExpectMetrics asserts that the agent's metrics contain all given lines.
+func ExpectMetrics(h *Host, lines ...string) {
+	h.T.Helper()
+	got := Metrics(h)
 	for _, want := range lines {
 		if !slices.Contains(strings.Split(got, "\n"), want) {
-			h.t.Errorf("no %q in\n%s", want, got)
+			h.T.Errorf("no %q in\n%s", want, got)
 		}
 	}
 }
@@ -52,15 +52,15 @@ func (h *host) expectMetrics(lines ...string) {
 // TestMetrics checks the metrics of an agent and its plugin. A request for metrics must not cause a
 // call to the plugin.
 func TestMetrics(t *testing.T) {
-	h := newRecorded(t, "30s", nil)
-	h.register("data", "single-node-writer")
-	h.fault(csitest.Fault{Method: csitest.NodePublish, Code: codes.ResourceExhausted})
-	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h := StartRecorded(t, "30s", nil)
+	h.Register("data", "single-node-writer")
+	h.AddFaults(csitest.Fault{Method: csitest.NodePublish, Code: codes.ResourceExhausted})
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
 	// From here on the agent sends no call, because its next probe is due in half a minute.
-	before, err := csitest.ReadJournal(h.cfg.JournalPath())
-	h.must(err)
+	before, err := csitest.ReadJournal(h.Config.JournalPath())
+	h.Must(err)
 	for range 5 {
-		h.expectMetrics(
+		ExpectMetrics(h.Host,
 			`volagent_plugin_up{driver="csitest.example.com",instance="",plugin="rec",type="monolith"} 1`,
 			`volagent_plugin_up{driver="local.csi.volagent",instance="",plugin="local",type="monolith"} 1`,
 			`volagent_plugin_state{instance="",plugin="rec",state="ready",type="monolith"} 1`,
@@ -73,24 +73,24 @@ func TestMetrics(t *testing.T) {
 			`volagent_volumes{state="mounted"} 1`, `volagent_claims{state="mounted"} 1`, `volagent_db_up 1`,
 		)
 	}
-	after, err := csitest.ReadJournal(h.cfg.JournalPath())
-	h.must(err)
+	after, err := csitest.ReadJournal(h.Config.JournalPath())
+	h.Must(err)
 	if n := len(after) - len(before); n != 0 {
 		t.Errorf("the plugin was asked %d times", n)
 	}
-	if got := h.metrics(); !strings.Contains(got, `volagent_plugin_probe_duration_seconds_count{code="OK",plugin="rec"} `) || strings.Contains(got, `"data"`) {
+	if got := Metrics(h.Host); !strings.Contains(got, `volagent_plugin_probe_duration_seconds_count{code="OK",plugin="rec"} `) || strings.Contains(got, `"data"`) {
 		t.Errorf("probes, and no volume's name:\n%s", got)
 	}
 
-	h.must(syscall.Kill(h.pluginPID("rec"), syscall.SIGKILL))
-	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
-	h.await("the restart to be counted", func() bool {
-		return strings.Contains(h.metrics(), `volagent_plugin_restarts_total{instance="",plugin="rec",type="monolith"} 1`)
+	h.Must(syscall.Kill(h.PluginPID("rec"), syscall.SIGKILL))
+	h.Volctl("wait", "--plugin", "rec", "--timeout", "60s")
+	h.Await("the restart to be counted", func() bool {
+		return strings.Contains(Metrics(h.Host), `volagent_plugin_restarts_total{instance="",plugin="rec",type="monolith"} 1`)
 	})
-	h.volctl("volume", "detach", "data", "a")
-	h.volctl("volume", "deregister", "data")
-	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "rec.yaml")))
-	h.await("its series to go", func() bool { return !strings.Contains(h.metrics(), `plugin="rec"`) })
+	h.Volctl("volume", "detach", "data", "a")
+	h.Volctl("volume", "deregister", "data")
+	h.Must(os.Remove(filepath.Join(h.Dir, "plugins.d", "rec.yaml")))
+	h.Await("its series to go", func() bool { return !strings.Contains(Metrics(h.Host), `plugin="rec"`) })
 }
 
 // scrapedAt matches the log line with the TCP address of the metrics.
@@ -99,36 +99,36 @@ var scrapedAt = regexp.MustCompile(`can read the metrics: address=(\S+)`)
 // TestMetricsAddress checks that the TCP address serves only metrics. While another program uses
 // the port, the agent reports the problem and continues to serve volumes.
 func TestMetricsAddress(t *testing.T) {
-	h := newHost(t)
-	config := filepath.Join(h.dir, "volagent.yaml")
+	h := NewHost(t)
+	config := filepath.Join(h.Dir, "volagent.yaml")
 	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	h.must(err)
+	h.Must(err)
 	defer other.Close()
 	address := other.Addr().String()
-	h.must(os.WriteFile(config, []byte("metrics_address: "+address+"\n"), 0o644))
-	if got := h.checkConfig(); !strings.Contains(got, `metrics_address: "`+address+`"`) {
+	h.Must(os.WriteFile(config, []byte("metrics_address: "+address+"\n"), 0o644))
+	if got := checkConfig(h); !strings.Contains(got, `metrics_address: "`+address+`"`) {
 		t.Errorf("check-config prints\n%s", got)
 	}
-	h.start()
-	h.await("the problem to be shown", func() bool {
-		res := h.try("status")
-		return strings.Contains(res.out, "1 problem ") && strings.Contains(res.out, "cannot serve the metrics on "+address+": listen tcp "+address+": bind: address already in use") &&
-			strings.Contains(res.out, "→ ss -ltnp sport = :")
+	h.Start()
+	h.Await("the problem to be shown", func() bool {
+		res := h.Try("status")
+		return strings.Contains(res.Out, "1 problem ") && strings.Contains(res.Out, "cannot serve the metrics on "+address+": listen tcp "+address+": bind: address already in use") &&
+			strings.Contains(res.Out, "→ ss -ltnp sport = :")
 	})
-	h.volctl("volume", "create", "data", "--plugin", "local")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.must(other.Close())
-	h.await("the problem to go", func() bool { return strings.Contains(h.try("status").out, "healthy") })
+	h.Volctl("volume", "create", "data", "--plugin", "local")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Must(other.Close())
+	h.Await("the problem to go", func() bool { return strings.Contains(h.Try("status").Out, "healthy") })
 
 	get := func(path string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
-		h.must(err)
+		h.Must(err)
 		resp, err := http.DefaultClient.Do(req)
-		h.must(err)
+		h.Must(err)
 		defer resp.Body.Close()
 		all, err := io.ReadAll(resp.Body)
-		h.must(err)
+		h.Must(err)
 		return resp.StatusCode, string(all)
 	}
 	for _, want := range []string{"volagent_claims{state=\"mounted\"} 1\n", "volagent_volumes{state=\"mounted\"} 1\n", "volagent_draining 0\n", "volagent_halted 0\n", "volagent_leftovers 0\n", "volagent_db_lost_time_seconds 0\n"} {
@@ -143,30 +143,30 @@ func TestMetricsAddress(t *testing.T) {
 	}
 
 	// After this agent is killed, the next agent must serve the metrics.
-	h.kill()
-	h.must(os.WriteFile(config, []byte("metrics_address: 127.0.0.1:0\n"), 0o644))
-	h.start()
+	h.Kill()
+	h.Must(os.WriteFile(config, []byte("metrics_address: 127.0.0.1:0\n"), 0o644))
+	h.Start()
 	var said []byte
-	h.await("the address to be said", func() bool {
-		said, err = os.ReadFile(filepath.Join(h.dir, "agent.log"))
-		h.must(err)
+	h.Await("the address to be said", func() bool {
+		said, err = os.ReadFile(filepath.Join(h.Dir, "agent.log"))
+		h.Must(err)
 		return len(scrapedAt.FindAllSubmatch(said, -1)) == 2
 	})
 	address = string(scrapedAt.FindAllSubmatch(said, -1)[1][1])
 	if code, got := get("/metrics"); code != http.StatusOK || !strings.Contains(got, "volagent_claims{state=\"mounted\"} 1\n") {
 		t.Errorf("of the next agent: %d\n%s", code, got)
 	}
-	h.volctl("volume", "detach", "data", "a")
-	h.volctl("volume", "delete", "data", "-y")
+	h.Volctl("volume", "detach", "data", "a")
+	h.Volctl("volume", "delete", "data", "-y")
 }
 
 // checkConfig runs volagent check-config, which must succeed, and returns its output.
-func (h *host) checkConfig() string {
-	h.t.Helper()
-	cmd := exec.CommandContext(h.t.Context(), filepath.Join(binDir, "volagent"), "--config", filepath.Join(h.dir, "volagent.yaml"), "check-config")
+func checkConfig(h *Host) string {
+	h.T.Helper()
+	cmd := exec.CommandContext(h.T.Context(), filepath.Join(BinDir, "volagent"), "--config", filepath.Join(h.Dir, "volagent.yaml"), "check-config")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		h.t.Fatalf("%v\n%s", err, out)
+		h.T.Fatalf("%v\n%s", err, out)
 	}
 	return string(out)
 }

@@ -17,8 +17,8 @@ import (
 )
 
 // Each test in this file uses a plugin that misbehaves in a way that was observed in a real plugin.
-// Each test asserts that the agent followed the rules of CSI (see kept) and that no leftovers
-// remain (see over).
+// Each test asserts that the agent followed the rules of CSI (see ExpectNoViolations) and that no
+// leftovers remain (see ExpectClean).
 
 // These are short names for the calls in the life of a volume.
 const (
@@ -41,48 +41,48 @@ func early(t *testing.T, c *csitest.Config, faults ...csitest.Fault) {
 	}
 }
 
-// registerWith registers volume "data" of the plugin. The argument contains additional lines of
+// RegisterWith registers volume "data" of the plugin. The argument contains additional lines of
 // YAML.
-func (h recorded) registerWith(lines string) {
-	h.t.Helper()
-	file := filepath.Join(h.dir, "data.yaml")
-	h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\n"+lines), 0o644))
-	h.volctl("volume", "register", file)
+func (h Recorded) RegisterWith(lines string) {
+	h.T.Helper()
+	file := filepath.Join(h.Dir, "data.yaml")
+	h.Must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\n"+lines), 0o644))
+	h.Volctl("volume", "register", file)
 }
 
-// over waits until the volume is free, and asserts that the host has no leftovers of it. Leftovers
+// ExpectClean waits until the volume is free, and asserts that the host has no leftovers of it. Leftovers
 // are mounts, directories, and files that the plugin wrote to the host's own disk because a mount
 // was missing.
-func (h recorded) over(id string) {
-	h.t.Helper()
-	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
-	h.allGone()
-	h.must(filepath.WalkDir(filepath.Join(h.dir, "d", "csi", "rec"), func(path string, d fs.DirEntry, err error) error {
-		switch rel := strings.TrimPrefix(path, h.dir+"/d/csi/rec"); {
+func (h Recorded) ExpectClean(id string) {
+	h.T.Helper()
+	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
+	h.ExpectNoMounts()
+	h.Must(filepath.WalkDir(filepath.Join(h.Dir, "d", "csi", "rec"), func(path string, d fs.DirEntry, err error) error {
+		switch rel := strings.TrimPrefix(path, h.Dir+"/d/csi/rec"); {
 		case err != nil:
 			return err
 		case !d.IsDir(), strings.Count(rel, "/") > 1:
-			h.t.Errorf("left behind: %s", path)
+			h.T.Errorf("left behind: %s", path)
 		}
 		return nil
 	}))
 }
 
-// lives claims volume "data", writes a file, detaches the volume, and claims it again. It checks
+// UseTwice claims volume "data", writes a file, detaches the volume, and claims it again. It checks
 // that the second claim finds the file. It returns the path of the second claim. All steps must
 // succeed although the plugin misbehaves.
-func (h recorded) lives(flags ...string) string {
-	h.t.Helper()
-	path := h.volctl(append([]string{"volume", "claim", "data", "--alloc", "a", "--timeout", "60s"}, flags...)...)
-	h.must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))
-	h.volctl("volume", "detach", "data", "a")
-	h.over("data")
-	path = h.volctl(append([]string{"volume", "claim", "data", "--alloc", "b", "--timeout", "60s"}, flags...)...)
+func (h Recorded) UseTwice(flags ...string) string {
+	h.T.Helper()
+	path := h.Volctl(append([]string{"volume", "claim", "data", "--alloc", "a", "--timeout", "60s"}, flags...)...)
+	h.Must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))
+	h.Volctl("volume", "detach", "data", "a")
+	h.ExpectClean("data")
+	path = h.Volctl(append([]string{"volume", "claim", "data", "--alloc", "b", "--timeout", "60s"}, flags...)...)
 	if raw, err := os.ReadFile(filepath.Join(path, "file")); string(raw) != "kept" {
-		h.t.Errorf("the data is %q, %v", raw, err)
+		h.T.Errorf("the data is %q, %v", raw, err)
 	}
-	h.volctl("volume", "detach", "data", "b")
-	h.over("data")
+	h.Volctl("volume", "detach", "data", "b")
+	h.ExpectClean("data")
 	return path
 }
 
@@ -120,12 +120,12 @@ func TestMisbehaving(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newRecorded(t, "2s", nil)
-			h.register("data", "single-node-writer")
-			mark := h.mark()
-			h.fault(tt.faults...)
-			h.lives()
-			if got := h.calls(mark).Methods(); !slices.Equal(got[:min(len(got), len(tt.calls)+3)], append(tt.calls, unpub, unst, uncp)) {
+			h := StartRecorded(t, "2s", nil)
+			h.Register("data", "single-node-writer")
+			mark := h.Mark()
+			h.AddFaults(tt.faults...)
+			h.UseTwice()
+			if got := h.Calls(mark).Methods(); !slices.Equal(got[:min(len(got), len(tt.calls)+3)], append(tt.calls, unpub, unst, uncp)) {
 				t.Errorf("calls:\n  %s", strings.Join(got, "\n  "))
 			}
 		})
@@ -147,21 +147,21 @@ func TestNothingUsable(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newRecorded(t, "2s", nil)
-			h.register("data", "single-node-writer")
-			mark := h.mark()
-			h.fault(tt.fault)
-			r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "3s")
-			if r.code != 5 || r.out != "" || !strings.Contains(r.err, tt.words) || !strings.Contains(r.err, "withdrawn") {
-				t.Errorf("exit %d, stdout %q, stderr %q", r.code, r.out, r.err)
+			h := StartRecorded(t, "2s", nil)
+			h.Register("data", "single-node-writer")
+			mark := h.Mark()
+			h.AddFaults(tt.fault)
+			r := h.Try("volume", "claim", "data", "--alloc", "a", "--timeout", "3s")
+			if r.Code != 5 || r.Out != "" || !strings.Contains(r.Err, tt.words) || !strings.Contains(r.Err, "withdrawn") {
+				t.Errorf("exit %d, stdout %q, stderr %q", r.Code, r.Out, r.Err)
 			}
-			h.over("data")
-			calls := h.calls(mark)
+			h.ExpectClean("data")
+			calls := h.Calls(mark)
 			if calls.Count(st) != calls.Count(unst) {
 				t.Errorf("each stage has its unstage:\n%s", calls)
 			}
-			h.must(h.cfg.Faults().Clear())
-			h.lives()
+			h.Must(h.Config.Faults().Clear())
+			h.UseTwice()
 		})
 	}
 }
@@ -170,15 +170,15 @@ func TestNothingUsable(t *testing.T) {
 // OK. The agent must notice the mount and unpublish it.
 func TestLatePublish(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "5s", nil)
-	h.register("data", "single-node-writer")
-	mark := h.mark()
-	h.fault(csitest.Fault{Method: pub, Twist: csitest.Direct, Effect: csitest.EffectLater, Delay: 3500 * time.Millisecond})
-	if r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms"); r.code != 5 {
-		t.Fatalf("exit %d, stderr %q", r.code, r.err)
+	h := StartRecorded(t, "5s", nil)
+	h.Register("data", "single-node-writer")
+	mark := h.Mark()
+	h.AddFaults(csitest.Fault{Method: pub, Twist: csitest.Direct, Effect: csitest.EffectLater, Delay: 3500 * time.Millisecond})
+	if r := h.Try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms"); r.Code != 5 {
+		t.Fatalf("exit %d, stderr %q", r.Code, r.Err)
 	}
-	h.over("data")
-	if calls := h.calls(mark); calls.Count(unpub) != 2 || calls.Count(pub) != 1 || calls.Count(unst) != 1 {
+	h.ExpectClean("data")
+	if calls := h.Calls(mark); calls.Count(unpub) != 2 || calls.Count(pub) != 1 || calls.Count(unst) != 1 {
 		t.Errorf("the mount that came late was not undone, once:\n%s", calls)
 	}
 }
@@ -191,20 +191,20 @@ func TestTimeoutIsNoFailure(t *testing.T) {
 	for _, method := range []string{st, pub} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
-			h := newRecorded(t, "2s", func(c *csitest.Config) { c.Serial = true })
-			h.register("data", "single-node-writer")
-			mark := h.mark()
-			h.fault(csitest.Fault{Method: method, Delay: 2500 * time.Millisecond})
-			r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "500ms")
-			if r.code != 5 || !strings.Contains(r.err, method+" has not answered") {
-				t.Errorf("exit %d, stderr %q", r.code, r.err)
+			h := StartRecorded(t, "2s", func(c *csitest.Config) { c.Serial = true })
+			h.Register("data", "single-node-writer")
+			mark := h.Mark()
+			h.AddFaults(csitest.Fault{Method: method, Delay: 2500 * time.Millisecond})
+			r := h.Try("volume", "claim", "data", "--alloc", "a", "--timeout", "500ms")
+			if r.Code != 5 || !strings.Contains(r.Err, method+" has not answered") {
+				t.Errorf("exit %d, stderr %q", r.Code, r.Err)
 			}
-			h.over("data")
+			h.ExpectClean("data")
 			want := []string{cp, st, pub, unpub, unst, uncp}
 			if method == st {
 				want = []string{cp, st, unst, uncp}
 			}
-			h.expect(mark, want...)
+			h.ExpectCalls(mark, want...)
 		})
 	}
 }
@@ -214,22 +214,22 @@ func TestTimeoutIsNoFailure(t *testing.T) {
 // next claim must wait until the unstage has ended.
 func TestUnstageGoesOn(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "3s", func(c *csitest.Config) { c.Attach = false })
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	mark := h.mark()
-	h.fault(csitest.Fault{Method: unst, Effect: csitest.EffectLater, Delay: 2 * time.Second, Code: codes.DeadlineExceeded})
-	h.volctl("volume", "detach", "data", "a", "--no-wait")
-	path := h.volctl("volume", "claim", "data", "--alloc", "b", "--timeout", "60s")
+	h := StartRecorded(t, "3s", func(c *csitest.Config) { c.Attach = false })
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	mark := h.Mark()
+	h.AddFaults(csitest.Fault{Method: unst, Effect: csitest.EffectLater, Delay: 2 * time.Second, Code: codes.DeadlineExceeded})
+	h.Volctl("volume", "detach", "data", "a", "--no-wait")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "b", "--timeout", "60s")
 	ended := time.Now().Add(2 * time.Second)
-	h.must(os.WriteFile(filepath.Join(path, "file"), nil, 0o644))
-	h.await("the plugin to be done", func() bool { return time.Now().After(ended) })
-	if got := strings.Count(h.mounts(), "\n"); got != 2 {
-		t.Errorf("the staging and the target are to be mounted:\n%s", h.mounts())
+	h.Must(os.WriteFile(filepath.Join(path, "file"), nil, 0o644))
+	h.Await("the plugin to be done", func() bool { return time.Now().After(ended) })
+	if got := strings.Count(h.Mounts(), "\n"); got != 2 {
+		t.Errorf("the staging and the target are to be mounted:\n%s", h.Mounts())
 	}
-	h.expect(mark, unpub, unst, unst, st, pub) // the agent made no repair
-	h.volctl("volume", "detach", "data", "b")
-	h.over("data")
+	h.ExpectCalls(mark, unpub, unst, unst, st, pub) // the agent made no repair
+	h.Volctl("volume", "detach", "data", "b")
+	h.ExpectClean("data")
 }
 
 // TestUnstageKills checks a plugin that allows an unstage while the volume is published. This
@@ -237,80 +237,80 @@ func TestUnstageGoesOn(t *testing.T) {
 // repair a missing staging mount while two claims use the volume.
 func TestUnstageKills(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-multi-writer")
-	one := h.volctl("volume", "claim", "data", "--alloc", "a")
-	two := h.volctl("volume", "claim", "data", "--alloc", "b")
-	h.fault(csitest.Fault{Method: unst, Twist: csitest.Severs, Times: -1})
-	h.fault(csitest.Fault{Method: st, Code: codes.Internal})
-	file := h.writer(one)
-	mark := h.mark()
-	unmount(t, h.stagingPath("data"))
-	h.await("the repair", func() bool {
-		return strings.Contains(h.volctl("volume", "status", "data"), "mounted, writable") && h.calls(mark).Count(st) == 2
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-multi-writer")
+	one := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	two := h.Volctl("volume", "claim", "data", "--alloc", "b")
+	h.AddFaults(csitest.Fault{Method: unst, Twist: csitest.Severs, Times: -1})
+	h.AddFaults(csitest.Fault{Method: st, Code: codes.Internal})
+	file := h.StartWriter(one)
+	mark := h.Mark()
+	Unmount(t, h.StagingPath("data"))
+	h.Await("the repair", func() bool {
+		return strings.Contains(h.Volctl("volume", "status", "data"), "mounted, writable") && h.Calls(mark).Count(st) == 2
 	})
-	h.expect(mark, st, st)
-	h.volctl("volume", "detach", "data", "b")
-	h.expect(mark, st, st, unpub)
-	was := size(file)
-	h.await("the writer to go on", func() bool { return size(file) > was })
+	h.ExpectCalls(mark, st, st)
+	h.Volctl("volume", "detach", "data", "b")
+	h.ExpectCalls(mark, st, st, unpub)
+	was := FileSize(file)
+	h.Await("the writer to go on", func() bool { return FileSize(file) > was })
 	if _, err := os.Stat(two); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the other target: %v", err)
 	}
 }
 
-// stagingPath returns the staging path of a volume of the plugin "rec".
-func (h recorded) stagingPath(id string) string {
-	return filepath.Join(h.dir, "d", "csi", "rec", "staging", id)
+// StagingPath returns the staging path of a volume of the plugin "rec".
+func (h Recorded) StagingPath(id string) string {
+	return filepath.Join(h.Dir, "d", "csi", "rec", "staging", id)
 }
 
 // TestBlockReadOnly checks a plugin that ignores the read-only flag for a block device. The agent
 // refuses the claim, because a remount cannot make a device read-only.
 func TestBlockReadOnly(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "2s", func(c *csitest.Config) { c.LoopDevices = true })
-	h.registerWith("external_id: x\ncapabilities:\n- {access_mode: single-node-writer, attachment_mode: block-device}\n")
-	path := h.volctl("volume", "claim", "data", "--alloc", "a", "--read-only")
+	h := StartRecorded(t, "2s", func(c *csitest.Config) { c.LoopDevices = true })
+	h.RegisterWith("external_id: x\ncapabilities:\n- {access_mode: single-node-writer, attachment_mode: block-device}\n")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a", "--read-only")
 	if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
 		_, err = f.Write(make([]byte, 4096))
 		if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 			t.Error("a read-only device can be written to")
 		}
 	}
-	h.volctl("volume", "detach", "data")
-	h.fault(csitest.Fault{Method: pub, IgnoreReadOnly: true, Times: -1})
-	r := h.try("volume", "claim", "data", "--alloc", "a", "--read-only")
-	if r.code != 1 || r.out != "" || !strings.Contains(r.err, "ignored read-only") {
-		t.Errorf("exit %d, stdout %q, stderr %q", r.code, r.out, r.err)
+	h.Volctl("volume", "detach", "data")
+	h.AddFaults(csitest.Fault{Method: pub, IgnoreReadOnly: true, Times: -1})
+	r := h.Try("volume", "claim", "data", "--alloc", "a", "--read-only")
+	if r.Code != 1 || r.Out != "" || !strings.Contains(r.Err, "ignored read-only") {
+		t.Errorf("exit %d, stdout %q, stderr %q", r.Code, r.Out, r.Err)
 	}
-	h.over("data")
-	path = h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.ExpectClean("data")
+	path = h.Volctl("volume", "claim", "data", "--alloc", "a")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	h.must(err)
+	h.Must(err)
 	_, err = f.Write(make([]byte, 4096))
-	h.must(errors.Join(err, f.Sync(), f.Close()))
-	h.volctl("volume", "detach", "data")
-	h.over("data")
+	h.Must(errors.Join(err, f.Sync(), f.Close()))
+	h.Volctl("volume", "detach", "data")
+	h.ExpectClean("data")
 }
 
 // TestStrangeIDs checks external ids that contain slashes, are absolute paths, or contain "..". The
 // plugin receives these ids unchanged, and the agent never uses them in a path.
 func TestStrangeIDs(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
+	h := StartRecorded(t, "10s", nil)
 	for i, external := range []string{"/exports/a b/c", "nas.example/vol/1", "../../../etc", ".hidden", "zone#disk?x=1", "déjà vu"} {
 		id := fmt.Sprintf("v%d", i)
-		file := filepath.Join(h.dir, id+".yaml")
-		h.must(os.WriteFile(file, fmt.Appendf(nil, "id: %s\nplugin_id: rec\nexternal_id: %q\n", id, external), 0o644))
-		h.volctl("volume", "register", file)
-		mark := h.mark()
-		if path := h.volctl("volume", "claim", id, "--alloc", ".a"); path != filepath.Join(h.dir, "d/csi/rec/per-alloc/~2Ea", id) {
+		file := filepath.Join(h.Dir, id+".yaml")
+		h.Must(os.WriteFile(file, fmt.Appendf(nil, "id: %s\nplugin_id: rec\nexternal_id: %q\n", id, external), 0o644))
+		h.Volctl("volume", "register", file)
+		mark := h.Mark()
+		if path := h.Volctl("volume", "claim", id, "--alloc", ".a"); path != filepath.Join(h.Dir, "d/csi/rec/per-alloc/~2Ea", id) {
 			t.Errorf("%q is at %s", external, path)
 		}
-		h.volctl("volume", "detach", id)
-		if calls := h.calls(mark); len(calls.Of(external)) != len(calls) || len(calls) != 6 {
+		h.Volctl("volume", "detach", id)
+		if calls := h.Calls(mark); len(calls.Of(external)) != len(calls) || len(calls) != 6 {
 			t.Errorf("%q reached the plugin as:\n%s", external, calls)
 		}
-		h.over(id)
+		h.ExpectClean(id)
 	}
 }

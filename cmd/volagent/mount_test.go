@@ -19,16 +19,16 @@ import (
 
 // mountRig is a host on which mount(8) finds mount.csi and umount.csi. The host has its own
 // libmount table. At the end of the test the helpers and the table disappear.
-type mountRig struct{ recorded }
+type mountRig struct{ Recorded }
 
 func newMountRig(t *testing.T) mountRig {
 	t.Helper()
 	helpers(t)
-	h := mountRig{newRecorded(t, "10s", nil)}
+	h := mountRig{StartRecorded(t, "10s", nil)}
 	for _, id := range []string{"data", "more"} {
-		h.register(id, "single-node-writer")
+		h.Register(id, "single-node-writer")
 	}
-	h.register("shared", "single-node-multi-writer")
+	h.Register("shared", "single-node-multi-writer")
 	return h
 }
 
@@ -41,7 +41,7 @@ func helpers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dir := filepath.Join(binDir, "sbin")
+	dir := filepath.Join(BinDir, "sbin")
 	must(os.Mkdir(dir, 0o755))
 	t.Cleanup(func() { must(os.Remove(dir)) })
 	mount := func(source, at, kind, data string) {
@@ -54,7 +54,7 @@ func helpers(t *testing.T) {
 		must(os.Mkdir(filepath.Join(dir, d), 0o755))
 	}
 	for _, name := range []string{"mount.csi", "umount.csi"} {
-		must(os.Symlink(filepath.Join(binDir, "volctl"), filepath.Join(dir, "upper", name)))
+		must(os.Symlink(filepath.Join(BinDir, "volctl"), filepath.Join(dir, "upper", name)))
 	}
 	mount("overlay", "/usr/sbin", "overlay", fmt.Sprintf("lowerdir=/usr/sbin,upperdir=%[1]s/upper,workdir=%[1]s/work", dir))
 	// Do not use the libmount table of the real host.
@@ -68,68 +68,68 @@ func helpers(t *testing.T) {
 
 // at creates a mount point and returns its path.
 func (h mountRig) at(name string) string {
-	h.t.Helper()
-	dir := filepath.Join(h.dir, name)
-	h.must(os.MkdirAll(dir, 0o755))
-	h.t.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() }) // the test cannot remove an immutable directory
+	h.T.Helper()
+	dir := filepath.Join(h.Dir, name)
+	h.Must(os.MkdirAll(dir, 0o755))
+	h.T.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() }) // the test cannot remove an immutable directory
 	return dir
 }
 
 // tool runs a program of the system and returns its result.
-func (h mountRig) tool(name string, args ...string) result {
-	h.t.Helper()
+func (h mountRig) tool(name string, args ...string) Result {
+	h.T.Helper()
 	return h.run(exec.Command(name, args...))
 }
 
-func (h mountRig) run(cmd *exec.Cmd) result {
-	h.t.Helper()
-	cmd.Env = h.env
+func (h mountRig) run(cmd *exec.Cmd) Result {
+	h.T.Helper()
+	cmd.Env = h.Env
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		h.t.Fatalf("%v: %v", cmd.Args, err)
+		h.T.Fatalf("%v: %v", cmd.Args, err)
 	}
-	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+	return Result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
 // ok asserts that a program succeeded without output on stderr. It returns the output on stdout.
-func (h mountRig) ok(r result) string {
-	h.t.Helper()
-	if r.code != 0 || r.err != "" {
-		h.t.Fatalf("exit %d\n%s%s", r.code, r.out, r.err)
+func (h mountRig) ok(r Result) string {
+	h.T.Helper()
+	if r.Code != 0 || r.Err != "" {
+		h.T.Fatalf("exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
-	return strings.TrimSpace(r.out)
+	return strings.TrimSpace(r.Out)
 }
 
 // says asserts that a program ended with the given exit code and printed the given words on stderr.
-func (h mountRig) says(r result, code int, words ...string) {
-	h.t.Helper()
+func (h mountRig) says(r Result, code int, words ...string) {
+	h.T.Helper()
 	for _, w := range words {
-		if !strings.Contains(r.err, w) {
-			h.t.Errorf("it does not say %q", w)
+		if !strings.Contains(r.Err, w) {
+			h.T.Errorf("it does not say %q", w)
 			code = -1
 		}
 	}
-	if r.code != code {
-		h.t.Errorf("exit %d, stdout %q, stderr %q", r.code, r.out, r.err)
+	if r.Code != code {
+		h.T.Errorf("exit %d, stdout %q, stderr %q", r.Code, r.Out, r.Err)
 	}
 }
 
 // mounted reports whether a file system is mounted on a directory.
-func (h mountRig) mounted(dir string) bool { return strings.Contains(h.mounts(), " "+dir+" ") }
+func (h mountRig) mounted(dir string) bool { return strings.Contains(h.Mounts(), " "+dir+" ") }
 
 // state returns the state of a volume.
 func (h mountRig) state(volume string) string {
-	return h.volctl("volume", "status", volume, "-o", "go-template={{.state}}")
+	return h.Volctl("volume", "status", volume, "-o", "go-template={{.state}}")
 }
 
 // utab returns the content of libmount's table.
 func (h mountRig) utab() string {
 	raw, err := os.ReadFile("/run/mount/utab")
 	if !errors.Is(err, os.ErrNotExist) {
-		h.must(err)
+		h.Must(err)
 	}
 	return string(raw)
 }
@@ -153,14 +153,14 @@ func TestMountHelper(t *testing.T) {
 // or claimed.
 func (h mountRig) within(part func(h mountRig)) func(t *testing.T) {
 	return func(t *testing.T) {
-		outer := h.t
-		h.t = t
-		defer func() { h.t = outer }()
+		outer := h.T
+		h.T = t
+		defer func() { h.T = outer }()
 		part(h)
 		for _, v := range []string{"data", "more", "shared"} {
-			h.volctl("wait", "--volume", v, "--for", "free", "--timeout", "60s")
+			h.Volctl("wait", "--volume", v, "--for", "free", "--timeout", "60s")
 		}
-		h.allGone()
+		h.ExpectNoMounts()
 	}
 }
 
@@ -170,37 +170,37 @@ func mountLife(h mountRig) {
 	dir, other := h.at("srv/data"), h.at("srv/other")
 	unit := strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-") + ".mount"
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
-	h.must(os.WriteFile(dir+"/file", []byte("kept"), 0o644))
-	screen := h.volctl("volume", "status", "data")
+	h.Must(os.WriteFile(dir+"/file", []byte("kept"), 0o644))
+	screen := h.Volctl("volume", "status", "data")
 	for _, words := range []string{unit, dir, "mount"} {
 		if !strings.Contains(screen, words) {
-			h.t.Errorf("status does not say %q:\n%s", words, screen)
+			h.T.Errorf("status does not say %q:\n%s", words, screen)
 		}
 	}
 	if u := h.utab(); !strings.Contains(u, "TARGET="+dir+" ") || !strings.Contains(u, "helper=csi") {
-		h.t.Errorf("umount(8) will not call umount.csi:\n%s", u)
+		h.T.Errorf("umount(8) will not call umount.csi:\n%s", u)
 	}
 	h.says(h.tool("mount", "-t", "csi", "data", other), 32, `mount.csi: cannot mount volume "data" at `+other+": ", `"`+unit+`"`, "; ")
 	if h.mounted(other) {
-		h.t.Error("a second writer got the volume")
+		h.T.Error("a second writer got the volume")
 	}
-	mark := h.mark()
+	mark := h.Mark()
 	h.ok(h.tool("mount", "-t", "csi", "data", dir)) // repeat the same command
-	h.expect(mark)
+	h.ExpectCalls(mark)
 	if n := strings.Count(h.utab(), "helper=csi"); n != 1 {
-		h.t.Errorf("it is in libmount's table %d times:\n%s", n, h.utab())
+		h.T.Errorf("it is in libmount's table %d times:\n%s", n, h.utab())
 	}
 
 	h.ok(h.tool("umount", dir))
 	if got := h.state("data"); got != "free" {
-		h.t.Errorf("after umount it is %s", got)
+		h.T.Errorf("after umount it is %s", got)
 	}
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 	if u := h.utab(); strings.Contains(u, dir) {
-		h.t.Errorf("left in libmount's table:\n%s", u)
+		h.T.Errorf("left in libmount's table:\n%s", u)
 	}
 	if err := os.WriteFile(dir+"/stray", nil, 0o644); !errors.Is(err, unix.EPERM) {
-		h.t.Errorf("the bare directory can be written to: %v", err)
+		h.T.Errorf("the bare directory can be written to: %v", err)
 		_ = os.Remove(dir + "/stray")
 	}
 
@@ -208,75 +208,75 @@ func mountLife(h mountRig) {
 	// the helper or by a system call, the agent itself detaches the claim.
 	for _, unmount := range []func(){
 		func() { h.ok(h.tool("umount", "-i", dir)) },
-		func() { h.must(unix.Unmount(dir, 0)) },
+		func() { h.Must(unix.Unmount(dir, 0)) },
 	} {
 		h.ok(h.tool("mount", "-t", "csi", "data", dir, "-o", "ro"))
 		if raw, err := os.ReadFile(dir + "/file"); string(raw) != "kept" || err != nil {
-			h.t.Errorf("the data is %q, %v", raw, err)
+			h.T.Errorf("the data is %q, %v", raw, err)
 		}
 		if err := os.WriteFile(dir+"/file", nil, 0o644); !errors.Is(err, unix.EROFS) {
-			h.t.Errorf("it can be written to: %v", err)
+			h.T.Errorf("it can be written to: %v", err)
 		}
 		unmount()
-		h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+		h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
 	}
 }
 
 // mountOptions checks that the system's own tools show the effect of each mount option.
 func mountOptions(h mountRig) {
-	dir, file := h.at("opt"), filepath.Join(h.dir, "block")
-	h.must(os.WriteFile(file, nil, 0o600))
+	dir, file := h.at("opt"), filepath.Join(h.Dir, "block")
+	h.Must(os.WriteFile(file, nil, 0o600))
 	h.ok(h.tool("mount", "-t", "csi", "shared", dir, "-o", "nosuid,nodev,noexec,noatime,alloc=web,uid=33,gid=33,mode=0750,_netdev,x-foo"))
 	options := h.ok(h.tool("findmnt", "-n", "-o", "OPTIONS", dir))
 	for _, o := range []string{"rw", "nosuid", "nodev", "noexec", "noatime"} {
 		if !strings.Contains(","+options+",", ","+o+",") {
-			h.t.Errorf("no %s: %s", o, options)
+			h.T.Errorf("no %s: %s", o, options)
 		}
 	}
 	if got := h.ok(h.tool("stat", "-c", "%u %g %a", dir)); got != "33 33 750" {
-		h.t.Errorf("its root is %s", got)
+		h.T.Errorf("its root is %s", got)
 	}
-	if got := h.volctl("claim", "list", "-q"); got != "shared\tweb" {
-		h.t.Errorf("claims: %q", got)
+	if got := h.Volctl("claim", "list", "-q"); got != "shared\tweb" {
+		h.T.Errorf("claims: %q", got)
 	}
 	h.says(h.tool("mount", "-t", "csi", "shared", dir, "-o", "alloc=web,ro"), 32, "mount.csi: ", `"web"`)
 	h.says(h.tool("mount", "-t", "csi", "shared", dir, "-o", "alloc=more"), 32, `volume "shared" is mounted there already, for alloc "web"; volctl umount `+dir)
-	if out := h.tool("umount", "-a", "-v", "-O", "_netdev", "-t", "notmpfs"); strings.Contains(out.err, "csi") {
-		h.t.Errorf("umount -a: %+v", out)
+	if out := h.tool("umount", "-a", "-v", "-O", "_netdev", "-t", "notmpfs"); strings.Contains(out.Err, "csi") {
+		h.T.Errorf("umount -a: %+v", out)
 	}
 	if h.mounted(dir) {
-		h.t.Error("umount(8) does not know that it is of the network")
+		h.T.Error("umount(8) does not know that it is of the network")
 	}
 
 	// A block device needs a file as its mount point.
-	h.volctl("volume", "create", "disk", "--plugin", "local", "--size", "1MiB", "--param", "type=image", "--attachment-mode", "block-device")
+	h.Volctl("volume", "create", "disk", "--plugin", "local", "--size", "1MiB", "--param", "type=image", "--attachment-mode", "block-device")
 	h.ok(h.tool("mount", "-t", "csi", "disk", file))
 	if got := h.ok(h.tool("stat", "-c", "%F", file)); got != "block special file" {
-		h.t.Errorf("there is a %s", got)
+		h.T.Errorf("there is a %s", got)
 	}
 	h.ok(h.tool("umount", file))
 	if got := h.state("disk"); got != "free" {
-		h.t.Errorf("after umount it is %s", got)
+		h.T.Errorf("after umount it is %s", got)
 	}
 	h.says(h.tool("mount", "-t", "csi", "disk", dir), 32, `mount.csi: cannot mount volume "disk" at `+dir+": ", "file")
-	h.volctl("wait", "--volume", "disk", "--for", "free", "--timeout", "60s")
-	h.volctl("volume", "delete", "disk", "-y")
+	h.Volctl("wait", "--volume", "disk", "--for", "free", "--timeout", "60s")
+	h.Volctl("volume", "delete", "disk", "-y")
 }
 
 // mountFstab mounts the lines of an fstab file: all lines, all lines a second time, and one line by
 // its directory.
 func mountFstab(h mountRig) {
 	one, two := h.at("f/one"), h.at("f/two")
-	fstab := filepath.Join(h.dir, "fstab")
-	h.must(os.WriteFile(fstab, fmt.Appendf(nil, "data %s csi _netdev,nofail,nosuid 0 0\nmore %s csi ro,_netdev,x-systemd.mount-timeout=2min,comment=x 0 0\n", one, two), 0o644))
+	fstab := filepath.Join(h.Dir, "fstab")
+	h.Must(os.WriteFile(fstab, fmt.Appendf(nil, "data %s csi _netdev,nofail,nosuid 0 0\nmore %s csi ro,_netdev,x-systemd.mount-timeout=2min,comment=x 0 0\n", one, two), 0o644))
 	h.ok(h.tool("mount", "-a", "-T", fstab))
-	mark := h.mark()
+	mark := h.Mark()
 	if out := h.ok(h.tool("mount", "-a", "-T", fstab)); out != "" {
-		h.t.Errorf("once more it says %q", out)
+		h.T.Errorf("once more it says %q", out)
 	}
-	h.expect(mark)
+	h.ExpectCalls(mark)
 	if !h.mounted(one) || !h.mounted(two) {
-		h.t.Fatalf("mounted are:\n%s", h.mounts())
+		h.T.Fatalf("mounted are:\n%s", h.Mounts())
 	}
 	h.says(h.tool("mount", "-T", fstab, "-o", "remount,ro", one), 1, "cannot be remounted; umount it and mount it again")
 	h.ok(h.tool("umount", one, two))
@@ -289,31 +289,31 @@ func mountFstab(h mountRig) {
 // Processes in this group do not wait.
 func mountOnDemand(h mountRig) {
 	dir := h.at("demand")
-	auto := newAutomount(h.t.(*testing.T), dir)
+	auto := newAutomount(h.T.(*testing.T), dir)
 	for range 2 {
 		looks := exec.Command("ls", "-d", dir+"/.")
 		looks.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		h.must(looks.Start())
-		h.must(auto.asked().Close())
+		h.Must(looks.Start())
+		h.Must(auto.asked().Close())
 		h.ok(h.among(auto, "mount", "-t", "csi", "data", dir, "-o", "_netdev"))
 		auto.answer()
-		h.must(looks.Wait())
+		h.Must(looks.Wait())
 		h.ok(h.among(auto, "mount", "-t", "csi", "data", dir, "-o", "_netdev"))
-		h.must(os.WriteFile(dir+"/on-demand", nil, 0o644))
+		h.Must(os.WriteFile(dir+"/on-demand", nil, 0o644))
 		h.ok(h.among(auto, "umount", dir))
 		if got := h.state("data"); got != "free" {
-			h.t.Errorf("after umount it is %s", got)
+			h.T.Errorf("after umount it is %s", got)
 		}
 	}
 	auto.stop()
 	if _, err := os.Stat(dir + "/on-demand"); err == nil {
-		h.t.Error("it was written beneath the mount")
+		h.T.Error("it was written beneath the mount")
 	}
 }
 
 // among runs a program in the process group of the automount's server.
-func (h mountRig) among(auto *automount, name string, args ...string) result {
-	h.t.Helper()
+func (h mountRig) among(auto *automount, name string, args ...string) Result {
+	h.T.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: auto.cmd.Process.Pid}
 	return h.run(cmd)
@@ -322,38 +322,38 @@ func (h mountRig) among(auto *automount, name string, args ...string) result {
 // mountVolctl checks volctl mount and volctl umount, with their exit codes.
 func mountVolctl(h mountRig) {
 	dir := h.at("hand")
-	if out := h.volctl("mount", "data", dir); !strings.HasPrefix(out, `mounted volume "data" at `+dir) {
-		h.t.Errorf("mount said %q", out)
+	if out := h.Volctl("mount", "data", dir); !strings.HasPrefix(out, `mounted volume "data" at `+dir) {
+		h.T.Errorf("mount said %q", out)
 	}
-	if out := h.volctl("mount", "data", dir); !strings.Contains(out, "is mounted at "+dir+" already") {
-		h.t.Errorf("again it said %q", out)
+	if out := h.Volctl("mount", "data", dir); !strings.Contains(out, "is mounted at "+dir+" already") {
+		h.T.Errorf("again it said %q", out)
 	}
-	h.says(h.try("volume", "detach", "data"), 4, "volctl: ", "hint: ")
-	mark := h.mark()
-	if out := h.volctl("umount", dir); out != "unmounted "+dir+` and detached volume "data"` {
-		h.t.Errorf("umount said %q", out)
+	h.says(h.Try("volume", "detach", "data"), 4, "volctl: ", "hint: ")
+	mark := h.Mark()
+	if out := h.Volctl("umount", dir); out != "unmounted "+dir+` and detached volume "data"` {
+		h.T.Errorf("umount said %q", out)
 	}
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
-	h.says(h.try("umount", dir), 3, "nothing is mounted there")
-	h.says(h.try("umount", "/proc"), 4, "the mount there is not a volume of volagent: proc", "hint: umount /proc")
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	h.says(h.Try("umount", dir), 3, "nothing is mounted there")
+	h.says(h.Try("umount", "/proc"), 4, "the mount there is not a volume of volagent: proc", "hint: umount /proc")
 
-	h.volctl("volume", "claim", "data", "--alloc", "svc", "--at", dir)
-	h.says(h.try("umount", dir), 4, "does not end with that mount", "hint: volctl volume detach data svc")
-	h.volctl("volume", "detach", "data")
+	h.Volctl("volume", "claim", "data", "--alloc", "svc", "--at", dir)
+	h.says(h.Try("umount", dir), 4, "does not end with that mount", "hint: volctl volume detach data svc")
+	h.Volctl("volume", "detach", "data")
 }
 
 // mountRefused checks the exit code and the message for every invalid input. Afterwards no volume
 // may be mounted or claimed.
 func mountRefused(h mountRig) {
 	dir, full, taken := h.at("bad"), h.at("full"), h.at("taken")
-	h.must(os.WriteFile(full+"/entry", nil, 0o644))
-	h.must(os.Symlink(dir, filepath.Join(h.dir, "link")))
-	h.must(unix.Mount("tmpfs", taken, "tmpfs", 0, ""))
-	defer func() { h.must(unix.Unmount(taken, 0)) }()
+	h.Must(os.WriteFile(full+"/entry", nil, 0o644))
+	h.Must(os.Symlink(dir, filepath.Join(h.Dir, "link")))
+	h.Must(unix.Mount("tmpfs", taken, "tmpfs", 0, ""))
+	defer func() { h.Must(unix.Unmount(taken, 0)) }()
 	cannot := func(volume, dir string) string {
 		return fmt.Sprintf("mount.csi: cannot mount volume %q at %s: ", volume, dir)
 	}
-	mark := h.mark()
+	mark := h.Mark()
 	for _, tt := range []struct {
 		volume, dir, options string
 		code                 int
@@ -369,35 +369,35 @@ func mountRefused(h mountRig) {
 	} {
 		r := h.tool("mount", "-t", "csi", tt.volume, tt.dir, "-o", tt.options)
 		h.says(r, tt.code, tt.words...)
-		if strings.Count(r.err, "\n") != 1 {
-			h.t.Errorf("not one line: %q", r.err)
+		if strings.Count(r.Err, "\n") != 1 {
+			h.T.Errorf("not one line: %q", r.Err)
 		}
 	}
-	helper := func(args ...string) result { return h.tool("/sbin/mount.csi", args...) }
-	none, link := filepath.Join(h.dir, "none"), filepath.Join(h.dir, "link")
+	helper := func(args ...string) Result { return h.tool("/sbin/mount.csi", args...) }
+	none, link := filepath.Join(h.Dir, "none"), filepath.Join(h.Dir, "link")
 	h.says(helper("data", none, "-o", "rw"), 32, cannot("data", none)+"there is no "+none+"; mkdir -p "+none)
 	h.says(helper("data", link, "-o", "rw"), 1, cannot("data", link)+"a symbolic link on the way leads to "+dir)
 	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // with or without the sloppy option -s
 	h.ok(helper("data", dir, "-f", "-o", "rw"))
 	h.says(h.asNobody("data", dir), 1, cannot("data", dir)+"no permission to use the socket ", `; a line with "user" in /etc/fstab is mounted as the user who asks for it; run it as root`)
-	h.expect(mark)
+	h.ExpectCalls(mark)
 
 	h.ok(h.tool("mount", "-t", "csi", "data", full, "-o", "nonempty"))
 	h.ok(h.tool("umount", full))
 	if _, err := os.Stat(full + "/entry"); err != nil {
-		h.t.Error(err)
+		h.T.Error(err)
 	}
-	h.must(os.WriteFile(full+"/more", nil, 0o644)) // the agent must not have made this directory immutable
+	h.Must(os.WriteFile(full+"/more", nil, 0o644)) // the agent must not have made this directory immutable
 }
 
 // asNobody runs mount.csi as mount(8) does for a user without rights, if the fstab line has the
 // option "user".
-func (h mountRig) asNobody(args ...string) result {
-	h.t.Helper()
-	program := filepath.Join(h.dir, "mount.csi")
-	raw, err := os.ReadFile(filepath.Join(binDir, "volctl"))
-	h.must(err)
-	h.must(os.WriteFile(program, raw, 0o755))
+func (h mountRig) asNobody(args ...string) Result {
+	h.T.Helper()
+	program := filepath.Join(h.Dir, "mount.csi")
+	raw, err := os.ReadFile(filepath.Join(BinDir, "volctl"))
+	h.Must(err)
+	h.Must(os.WriteFile(program, raw, 0o755))
 	return h.tool("setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", program}, args...)...)
 }
 
@@ -406,22 +406,22 @@ func (h mountRig) asNobody(args ...string) result {
 func mountBusy(h mountRig) {
 	dir := h.at("busy")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
-	s := newSleeper(h.t, dir)
-	mark := h.mark()
-	holder := fmt.Sprintf(`target is busy, held by pid %d sleep, cwd "%s"`, s.pid(), dir)
+	s := StartSleeper(h.T, dir)
+	mark := h.Mark()
+	holder := fmt.Sprintf(`target is busy, held by pid %d sleep, cwd "%s"`, s.PID(), dir)
 	h.says(h.tool("umount", dir), 32, "umount.csi: cannot unmount "+dir+": "+holder)
-	h.says(h.try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: stop its users")
-	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // this mount covers the volume
+	h.says(h.Try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: stop its users")
+	h.Must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // this mount covers the volume
 	h.ok(h.tool("umount", "-i", dir))
 	if !h.mounted(dir) || h.state("data") != "mounted" {
-		h.t.Errorf("it is %s, mounted are:\n%s", h.state("data"), h.mounts())
+		h.T.Errorf("it is %s, mounted are:\n%s", h.state("data"), h.Mounts())
 	}
-	h.expect(mark)
+	h.ExpectCalls(mark)
 	h.ok(h.tool("umount", "-l", dir))
 	if h.mounted(dir) {
-		h.t.Error("a lazy umount left it")
+		h.T.Error("a lazy umount left it")
 	}
-	s.kill()
+	s.Kill()
 }
 
 // mountKilled ends a mount helper with SIGKILL or SIGTERM while the plugin is slow. No claim and no
@@ -429,20 +429,20 @@ func mountBusy(h mountRig) {
 func mountKilled(h mountRig) {
 	dir := h.at("killed")
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
-		h.fault(csitest.Fault{Method: csitest.NodeStage, Delay: 2 * time.Second})
+		h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Delay: 2 * time.Second})
 		cmd := exec.Command("/sbin/mount.csi", "data", dir, "-o", "rw,_netdev")
 		var errs bytes.Buffer
-		cmd.Env, cmd.Stderr = h.env, &errs
-		h.must(cmd.Start())
-		h.await("the claim", func() bool { return h.volctl("claim", "list", "-q", "--volume", "data") != "" })
-		h.must(cmd.Process.Signal(sig))
+		cmd.Env, cmd.Stderr = h.Env, &errs
+		h.Must(cmd.Start())
+		h.Await("the claim", func() bool { return h.Volctl("claim", "list", "-q", "--volume", "data") != "" })
+		h.Must(cmd.Process.Signal(sig))
 		err := cmd.Wait()
 		if sig == syscall.SIGTERM && (cmd.ProcessState.ExitCode() != 32 || !strings.Contains(errs.String(), "it was interrupted, and the claim is withdrawn") &&
 			!strings.Contains(errs.String(), "the claim is withdrawn, and its detach continues")) {
-			h.t.Errorf("%v: %s", err, errs.String())
+			h.T.Errorf("%v: %s", err, errs.String())
 		}
-		h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
-		h.allGone()
+		h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+		h.ExpectNoMounts()
 	}
 }
 
@@ -451,10 +451,10 @@ func mountKilled(h mountRig) {
 func mountSlowRelease(h mountRig) {
 	dir := h.at("slow")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
-	h.fault(csitest.Fault{Method: csitest.NodeUnstage, Delay: 5 * time.Second})
-	h.says(h.try("umount", dir, "--timeout", "1s"), 5, `cannot detach volume "data" yet (`+dir+" is unmounted, and the agent continues)", "hint: volctl volume status data")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnstage, Delay: 5 * time.Second})
+	h.says(h.Try("umount", dir, "--timeout", "1s"), 5, `cannot detach volume "data" yet (`+dir+" is unmounted, and the agent continues)", "hint: volctl volume status data")
 	if h.mounted(dir) {
-		h.t.Error("it is still mounted")
+		h.T.Error("it is still mounted")
 	}
 }
 
@@ -463,23 +463,23 @@ func mountSlowRelease(h mountRig) {
 // claim after its start.
 func mountNoAgent(h mountRig) {
 	dir, gone := h.at("alone"), h.at("gone")
-	fstab := filepath.Join(h.dir, "fstab")
-	h.must(os.WriteFile(fstab, fmt.Appendf(nil, "data %s csi nofail 0 0\nmore %s csi _netdev,nofail,timeout=1s 0 0\n", dir, gone), 0o644))
-	h.env = append(h.env, "LIBMOUNT_FSTAB="+fstab)
+	fstab := filepath.Join(h.Dir, "fstab")
+	h.Must(os.WriteFile(fstab, fmt.Appendf(nil, "data %s csi nofail 0 0\nmore %s csi _netdev,nofail,timeout=1s 0 0\n", dir, gone), 0o644))
+	h.Env = append(h.Env, "LIBMOUNT_FSTAB="+fstab)
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
-	h.kill()
+	h.Kill()
 	h.says(h.tool("mount", "-t", "csi", "more", gone), 2, "no agent answers on ", "; start the agent for this socket")
 	h.says(h.tool("mount", gone), 2, "no agent answers on ", ", for 1s; start the agent for this socket")
 	h.says(h.tool("mount", dir), 2, "; add _netdev,nofail to its line in /etc/fstab: without _netdev it is mounted before the agent can run, and stops the boot; ")
 	h.says(h.tool("umount", dir), 0, "umount.csi: warning: "+dir+" is unmounted; the agent detaches its volume when it runs: no agent answers")
 	if h.mounted(dir) {
-		h.t.Error("it is still mounted")
+		h.T.Error("it is still mounted")
 	}
 	waits := exec.Command("mount", "-t", "csi", "more", gone, "-o", "_netdev")
-	waits.Env = h.env
-	h.must(waits.Start())
-	h.start("rec")
-	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
-	h.must(waits.Wait())
+	waits.Env = h.Env
+	h.Must(waits.Start())
+	h.Start("rec")
+	h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+	h.Must(waits.Wait())
 	h.ok(h.tool("umount", gone))
 }

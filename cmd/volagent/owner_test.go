@@ -13,16 +13,16 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// soon is the time limit for the end of a claim after its owner has ended. The agent promises 5 s,
+// OwnerEndLimit is the time limit for the end of a claim after its owner has ended. The agent promises 5 s,
 // but this host may be busy. The limit is less than 30 s, so that the reaper's periodic check
 // cannot hide a missed event.
-const soon = 20 * time.Second
+const OwnerEndLimit = 20 * time.Second
 
-// awaitFree waits until a volume is free. It returns the time that it waited.
-func (h recorded) awaitFree(id string) time.Duration {
-	h.t.Helper()
+// AwaitFree waits until a volume is free. It returns the time that it waited.
+func (h Recorded) AwaitFree(id string) time.Duration {
+	h.T.Helper()
 	begun := time.Now()
-	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
+	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
 	return time.Since(begun)
 }
 
@@ -30,70 +30,70 @@ func (h recorded) awaitFree(id string) time.Duration {
 // within 5 s of the owner's end, with one CSI call of each kind. A second claim of the same process
 // ends as well.
 func TestOwnerEnds(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.register("more", "single-node-writer")
-	h.register("kept", "single-node-writer")
-	s := newSleeper(t, "")
-	path := h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
-	h.volctl("volume", "claim", "more", "--alloc", "web", "--owner", s.owner())
-	h.volctl("volume", "claim", "kept", "--alloc", "web", "--owner", "none")
-	if again := h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner()); again != path {
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.Register("more", "single-node-writer")
+	h.Register("kept", "single-node-writer")
+	s := StartSleeper(t, "")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.Owner())
+	h.Volctl("volume", "claim", "more", "--alloc", "web", "--owner", s.Owner())
+	h.Volctl("volume", "claim", "kept", "--alloc", "web", "--owner", "none")
+	if again := h.Volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.Owner()); again != path {
 		t.Errorf("the same again: %q, not %q", again, path)
 	}
-	if r := h.try("volume", "claim", "data", "--alloc", "web", "--owner", "none"); r.code != 4 || !strings.Contains(r.err, "with another owner") {
-		t.Errorf("the same with another owner: exit %d, %s", r.code, r.err)
+	if r := h.Try("volume", "claim", "data", "--alloc", "web", "--owner", "none"); r.Code != 4 || !strings.Contains(r.Err, "with another owner") {
+		t.Errorf("the same with another owner: exit %d, %s", r.Code, r.Err)
 	}
-	want := fmt.Sprintf("pid %d sleep, running", s.pid())
-	for _, screen := range []string{h.volctl("volume", "status", "data"), h.volctl("claim", "list")} {
+	want := fmt.Sprintf("pid %d sleep, running", s.PID())
+	for _, screen := range []string{h.Volctl("volume", "status", "data"), h.Volctl("claim", "list")} {
 		if !strings.Contains(screen, want) {
 			t.Errorf("the screen does not say %q:\n%s", want, screen)
 		}
 	}
-	mark := h.mark()
-	s.kill()
-	if took := h.awaitFree("data"); took > soon {
+	mark := h.Mark()
+	s.Kill()
+	if took := h.AwaitFree("data"); took > OwnerEndLimit {
 		t.Errorf("it took %v", took)
 	}
-	h.awaitFree("more")
-	if calls := h.calls(mark); calls.Count(csitest.NodeUnpublish) != 2 || calls.Count(csitest.NodeUnstage) != 2 || calls.Count(csitest.ControllerUnpublish) != 2 || len(calls) != 6 {
+	h.AwaitFree("more")
+	if calls := h.Calls(mark); calls.Count(csitest.NodeUnpublish) != 2 || calls.Count(csitest.NodeUnstage) != 2 || calls.Count(csitest.ControllerUnpublish) != 2 || len(calls) != 6 {
 		t.Errorf("calls: %v", calls.Methods())
 	}
-	if got := h.volctl("volume", "status", "kept", "-o", "go-template={{.state}}"); got != "mounted" {
+	if got := h.Volctl("volume", "status", "kept", "-o", "go-template={{.state}}"); got != "mounted" {
 		t.Errorf("the claim without an owner is %s", got)
 	}
-	if evs := h.volctl("events", "--volume", "data", "-n", "50"); !strings.Contains(evs, "owner-gone") {
+	if evs := h.Volctl("events", "--volume", "data", "-n", "50"); !strings.Contains(evs, "owner-gone") {
 		t.Errorf("no event tells why:\n%s", evs)
 	}
-	if r := h.try("volume", "claim", "data", "--alloc", "web", "--owner", s.owner()); r.code != 4 || !strings.Contains(r.err, "no running process") {
-		t.Errorf("a claim for a dead process: exit %d, %s", r.code, r.err)
+	if r := h.Try("volume", "claim", "data", "--alloc", "web", "--owner", s.Owner()); r.Code != 4 || !strings.Contains(r.Err, "no running process") {
+		t.Errorf("a claim for a dead process: exit %d, %s", r.Code, r.Err)
 	}
 }
 
 // TestOwnerEndsUnseen checks an owner that ends while no agent runs. The agent notices the end at
 // its start and does not mount the volume again.
 func TestOwnerEndsUnseen(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.register("kept", "single-node-writer")
-	dead, alive := newSleeper(t, ""), newSleeper(t, "")
-	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", dead.owner())
-	h.volctl("volume", "claim", "kept", "--alloc", "db", "--owner", alive.owner())
-	h.kill()
-	dead.kill()
-	mark := h.mark()
-	h.start("rec")
-	if took := h.awaitFree("data"); took > soon {
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.Register("kept", "single-node-writer")
+	dead, alive := StartSleeper(t, ""), StartSleeper(t, "")
+	h.Volctl("volume", "claim", "data", "--alloc", "web", "--owner", dead.Owner())
+	h.Volctl("volume", "claim", "kept", "--alloc", "db", "--owner", alive.Owner())
+	h.Kill()
+	dead.Kill()
+	mark := h.Mark()
+	h.Start("rec")
+	if took := h.AwaitFree("data"); took > OwnerEndLimit {
 		t.Errorf("it took %v", took)
 	}
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
-	if got := h.volctl("volume", "status", "kept"); !strings.Contains(got, fmt.Sprintf("pid %d sleep, running", alive.pid())) {
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	if got := h.Volctl("volume", "status", "kept"); !strings.Contains(got, fmt.Sprintf("pid %d sleep, running", alive.PID())) {
 		t.Errorf("the claim of a process that lives:\n%s", got)
 	}
-	mark = h.mark()
-	alive.kill()
-	h.awaitFree("kept") // the agent watches the owner again after the restart
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	mark = h.Mark()
+	alive.Kill()
+	h.AwaitFree("kept") // the agent watches the owner again after the restart
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
 // TestHolderLivesOrDies checks claims for a volume that another alloc has already claimed. If the
@@ -101,57 +101,57 @@ func TestOwnerEndsUnseen(t *testing.T) {
 // holder is dead, the claim waits until the holder's claim is detached. The same alloc with another
 // owner must behave in the same way.
 func TestHolderLivesOrDies(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	s := newSleeper(t, "")
-	h.volctl("volume", "claim", "data", "--alloc", "db", "--owner", s.owner())
-	mark := h.mark()
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	s := StartSleeper(t, "")
+	h.Volctl("volume", "claim", "data", "--alloc", "db", "--owner", s.Owner())
+	mark := h.Mark()
 	begun := time.Now()
-	r := h.try("volume", "claim", "data", "--alloc", "web", "--timeout", "60s")
-	if took := time.Since(begun); r.code != 4 || took > 20*time.Second {
-		t.Errorf("beside a live holder: exit %d after %v", r.code, took)
+	r := h.Try("volume", "claim", "data", "--alloc", "web", "--timeout", "60s")
+	if took := time.Since(begun); r.Code != 4 || took > 20*time.Second {
+		t.Errorf("beside a live holder: exit %d after %v", r.Code, took)
 	}
-	for _, words := range []string{`"db"`, fmt.Sprintf("pid %d (sleep)", s.pid()), fmt.Sprintf("hint: end pid %d", s.pid())} {
-		if !strings.Contains(r.err, words) {
-			t.Errorf("the refusal does not say %q: %s", words, r.err)
+	for _, words := range []string{`"db"`, fmt.Sprintf("pid %d (sleep)", s.PID()), fmt.Sprintf("hint: end pid %d", s.PID())} {
+		if !strings.Contains(r.Err, words) {
+			t.Errorf("the refusal does not say %q: %s", words, r.Err)
 		}
 	}
-	h.expect(mark)
-	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: time.Second})
-	s.kill()
-	next := newSleeper(t, "")
-	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", next.owner())
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
+	h.ExpectCalls(mark)
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnpublish, Delay: time.Second})
+	s.Kill()
+	next := StartSleeper(t, "")
+	h.Volctl("volume", "claim", "data", "--alloc", "web", "--owner", next.Owner())
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
 
 	// The same alloc claims the volume again with a new owner.
-	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: time.Second})
-	next.kill()
-	last := newSleeper(t, "")
-	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", last.owner())
-	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, fmt.Sprintf("pid %d sleep, running", last.pid())) {
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnpublish, Delay: time.Second})
+	next.Kill()
+	last := StartSleeper(t, "")
+	h.Volctl("volume", "claim", "data", "--alloc", "web", "--owner", last.Owner())
+	if got := h.Volctl("volume", "status", "data"); !strings.Contains(got, fmt.Sprintf("pid %d sleep, running", last.PID())) {
 		t.Errorf("the claim is not its new owner's:\n%s", got)
 	}
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish,
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish,
 		csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
 }
 
 // TestDetachOwned checks that only --force detaches a claim whose owner is alive.
 func TestDetachOwned(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	s := newSleeper(t, "")
-	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
-	mark := h.mark()
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	s := StartSleeper(t, "")
+	h.Volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.Owner())
+	mark := h.Mark()
 	for _, args := range [][]string{{"volume", "detach", "data"}, {"volume", "deregister", "data", "-force", "-y"}} {
-		r := h.try(args...)
-		if r.code != 4 || !strings.Contains(r.err, `"web"`) || !strings.Contains(r.err, fmt.Sprintf("pid %d", s.pid())) {
-			t.Errorf("volctl %v: exit %d, %s", args, r.code, r.err)
+		r := h.Try(args...)
+		if r.Code != 4 || !strings.Contains(r.Err, `"web"`) || !strings.Contains(r.Err, fmt.Sprintf("pid %d", s.PID())) {
+			t.Errorf("volctl %v: exit %d, %s", args, r.Code, r.Err)
 		}
 	}
-	h.expect(mark)
-	h.volctl("volume", "detach", "data", "--force")
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
-	if s.cmd.Process.Signal(syscall.Signal(0)) != nil {
+	h.ExpectCalls(mark)
+	h.Volctl("volume", "detach", "data", "--force")
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	if s.Cmd.Process.Signal(syscall.Signal(0)) != nil {
 		t.Error("the owner did not outlive its claim")
 	}
 }
@@ -159,41 +159,41 @@ func TestDetachOwned(t *testing.T) {
 // TestDropAfterOwner checks that a forced deregister removes the claim of an ended owner, even if
 // the detach of this claim is stuck.
 func TestDropAfterOwner(t *testing.T) {
-	h := newRecorded(t, "2s", nil)
-	h.register("data", "single-node-writer")
-	s := newSleeper(t, "")
-	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
-	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Hang: true, Times: -1})
-	s.kill()
-	h.await("the owner's end to show", func() bool {
-		return strings.Contains(h.volctl("volume", "status", "data"), fmt.Sprintf("pid %d, gone", s.pid()))
+	h := StartRecorded(t, "2s", nil)
+	h.Register("data", "single-node-writer")
+	s := StartSleeper(t, "")
+	h.Volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.Owner())
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnpublish, Hang: true, Times: -1})
+	s.Kill()
+	h.Await("the owner's end to show", func() bool {
+		return strings.Contains(h.Volctl("volume", "status", "data"), fmt.Sprintf("pid %d, gone", s.PID()))
 	})
-	if out := h.volctl("volume", "deregister", "data", "-force", "-y"); !strings.Contains(out, "may still be mounted") {
+	if out := h.Volctl("volume", "deregister", "data", "-force", "-y"); !strings.Contains(out, "may still be mounted") {
 		t.Errorf("it does not say what it leaves:\n%s", out)
 	}
-	h.must(h.cfg.Faults().Clear())
+	h.Must(h.Config.Faults().Clear())
 }
 
 // TestDetachAndReaperAtOnce detaches a claim by a command while the reaper detaches it. The agent
 // must make each CSI call only once.
 func TestDetachAndReaperAtOnce(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-multi-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "other")
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-multi-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "other")
 	for i := range 10 {
-		s := newSleeper(t, "")
-		h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
-		mark := h.mark()
-		done := h.background("volume", "detach", "data", "web", "--force", "--ignore-not-found")
+		s := StartSleeper(t, "")
+		h.Volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.Owner())
+		mark := h.Mark()
+		done := h.StartVolctl("volume", "detach", "data", "web", "--force", "--ignore-not-found")
 		time.Sleep(time.Duration(i) * 2 * time.Millisecond) // vary the order of command and reaper
-		s.kill()
-		if r := <-done; r.code != 0 {
-			t.Fatalf("detach: exit %d, %s", r.code, r.err)
+		s.Kill()
+		if r := <-done; r.Code != 0 {
+			t.Fatalf("detach: exit %d, %s", r.Code, r.Err)
 		}
-		h.await("the release", func() bool {
-			return h.volctl("claim", "list", "--volume", "data", "-q") == "data\tother"
+		h.Await("the release", func() bool {
+			return h.Volctl("claim", "list", "--volume", "data", "-q") == "data\tother"
 		})
-		h.expect(mark, csitest.NodeUnpublish)
+		h.ExpectCalls(mark, csitest.NodeUnpublish)
 	}
 }
 
@@ -201,45 +201,45 @@ func TestDetachAndReaperAtOnce(t *testing.T) {
 // detaches the claims of processes, because these processes have ended, even if other processes
 // have the same pids. The agent mounts the volumes of all other claims again.
 func TestNewBoot(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("mine", "single-node-writer")
-	h.register("data", "single-node-writer")
-	s := newSleeper(t, "")
-	at := filepath.Join(h.dir, "at")
-	h.must(os.Mkdir(at, 0o755))
-	path := h.volctl("volume", "claim", "mine", "--alloc", "web", "--owner", s.owner())
-	h.volctl("volume", "claim", "data", "--alloc", "db", "--at", at)
-	pid := h.pluginPID("rec")
-	h.kill()
-	h.must(syscall.Kill(pid, syscall.SIGKILL))
-	h.await("the plugin's end", func() bool {
+	h := StartRecorded(t, "10s", nil)
+	h.Register("mine", "single-node-writer")
+	h.Register("data", "single-node-writer")
+	s := StartSleeper(t, "")
+	at := filepath.Join(h.Dir, "at")
+	h.Must(os.Mkdir(at, 0o755))
+	path := h.Volctl("volume", "claim", "mine", "--alloc", "web", "--owner", s.Owner())
+	h.Volctl("volume", "claim", "data", "--alloc", "db", "--at", at)
+	pid := h.PluginPID("rec")
+	h.Kill()
+	h.Must(syscall.Kill(pid, syscall.SIGKILL))
+	h.Await("the plugin's end", func() bool {
 		state, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 		return err != nil || strings.Contains(string(state), ") Z ")
 	})
-	h.unmountAll()
-	boot := filepath.Join(h.dir, "boot_id")
-	h.must(os.WriteFile(boot, []byte("11111111-2222-3333-4444-555555555555\n"), 0o644))
+	UnmountAll(h.Host)
+	boot := filepath.Join(h.Dir, "boot_id")
+	h.Must(os.WriteFile(boot, []byte("11111111-2222-3333-4444-555555555555\n"), 0o644))
 	const kernels = "/proc/sys/kernel/random/boot_id"
-	h.must(syscall.Mount(boot, kernels, "", syscall.MS_BIND, ""))
-	t.Cleanup(func() { h.must(syscall.Unmount(kernels, 0)) })
+	h.Must(syscall.Mount(boot, kernels, "", syscall.MS_BIND, ""))
+	t.Cleanup(func() { h.Must(syscall.Unmount(kernels, 0)) })
 
-	mark := h.mark()
-	h.start("rec")
-	h.awaitFree("mine")
-	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
-	for _, c := range h.calls(mark) {
+	mark := h.Mark()
+	h.Start("rec")
+	h.AwaitFree("mine")
+	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
+	for _, c := range h.Calls(mark) {
 		if undo := c.Method == csitest.NodeUnpublish || c.Method == csitest.NodeUnstage || c.Method == csitest.ControllerUnpublish; undo != (c.Volume == "ext/mine") {
 			t.Errorf("a call that should not be: %s", c)
 		}
 	}
-	if strings.Contains(h.mounts(), " "+path+" ") || !strings.Contains(h.mounts(), " "+at+" ") {
-		t.Errorf("mounted are:\n%s", h.mounts())
+	if strings.Contains(h.Mounts(), " "+path+" ") || !strings.Contains(h.Mounts(), " "+at+" ") {
+		t.Errorf("mounted are:\n%s", h.Mounts())
 	}
-	if err := s.cmd.Process.Signal(syscall.Signal(0)); err != nil {
+	if err := s.Cmd.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Fatal("the process that has the pid now is gone: ", err)
 	}
 	// A new claim in this boot ends with its process.
-	h.volctl("volume", "claim", "mine", "--alloc", "web", "--owner", s.owner())
-	s.kill()
-	h.awaitFree("mine")
+	h.Volctl("volume", "claim", "mine", "--alloc", "web", "--owner", s.Owner())
+	s.Kill()
+	h.AwaitFree("mine")
 }

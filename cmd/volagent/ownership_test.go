@@ -11,11 +11,11 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// owned returns the owner, group and mode of a file. It does not follow a symbolic link.
-func (h *host) owned(path string) string {
-	h.t.Helper()
+// OwnerAndMode returns the owner, group and mode of a file. It does not follow a symbolic link.
+func OwnerAndMode(h *Host, path string) string {
+	h.T.Helper()
 	var st syscall.Stat_t
-	h.must(syscall.Lstat(path, &st))
+	h.Must(syscall.Lstat(path, &st))
 	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)
 }
 
@@ -25,55 +25,46 @@ func (h *host) owned(path string) string {
 // owner or mode.
 func TestOwnership(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.start("local")
-	h.volctl("volume", "create", "data", "--plugin", "local", "--access-mode", "single-node-multi-writer")
-	at := filepath.Join(h.dir, "at")
-	h.must(os.Mkdir(at, 0o755))
+	h := NewHost(t)
+	h.Start("local")
+	h.Volctl("volume", "create", "data", "--plugin", "local", "--access-mode", "single-node-multi-writer")
+	at := filepath.Join(h.Dir, "at")
+	h.Must(os.Mkdir(at, 0o755))
 	claim := []string{"volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "1234", "--gid", "77", "--mode", "2770"}
-	path := h.volctl(claim...)
-	if got := h.owned(path); path != at || got != "1234:77 2770" {
+	path := h.Volctl(claim...)
+	if got := OwnerAndMode(h, path); path != at || got != "1234:77 2770" {
 		t.Fatalf("%s has %s", path, got)
 	}
-	if got := h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "1234", "--gid", "77", "--mode", "02770"); got != path {
+	if got := h.Volctl("volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "1234", "--gid", "77", "--mode", "02770"); got != path {
 		t.Errorf("the same claim again: %s", got)
 	}
-	h.refuses(4, "with another uid, gid or mode", "volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "99")
+	h.ExpectRefusal(4, "with another uid, gid or mode", "volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "99")
 
-	h.must(os.WriteFile(filepath.Join(at, "file"), nil, 0o755))
-	h.must(os.Chown(at, 0, 77)) // for another group the driver would change all files, as for a mount group
-	h.must(os.Chmod(at, 0o700))
-	h.must(syscall.Unmount(at, syscall.MNT_DETACH))
-	target := h.volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")
-	h.must(syscall.Unmount(target, syscall.MNT_DETACH))
-	h.volctl(claim...)
-	if got := h.owned(at) + ", " + h.owned(filepath.Join(at, "file")); got != "1234:77 2770, 0:77 0755" {
+	h.Must(os.WriteFile(filepath.Join(at, "file"), nil, 0o755))
+	h.Must(os.Chown(at, 0, 77)) // for another group the driver would change all files, as for a mount group
+	h.Must(os.Chmod(at, 0o700))
+	h.Must(syscall.Unmount(at, syscall.MNT_DETACH))
+	target := h.Volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")
+	h.Must(syscall.Unmount(target, syscall.MNT_DETACH))
+	h.Volctl(claim...)
+	if got := OwnerAndMode(h, at) + ", " + OwnerAndMode(h, filepath.Join(at, "file")); got != "1234:77 2770, 0:77 0755" {
 		t.Errorf("mounted anew: %s", got)
 	}
 
-	other := h.volctl("volume", "claim", "data", "--alloc", "b", "--uid", "1234", "--recursive")
-	if got := h.owned(filepath.Join(other, "file")); !strings.HasPrefix(got, "0:") {
+	other := h.Volctl("volume", "claim", "data", "--alloc", "b", "--uid", "1234", "--recursive")
+	if got := OwnerAndMode(h, filepath.Join(other, "file")); !strings.HasPrefix(got, "0:") {
 		t.Errorf("although the root was as asked, a file in it was changed: %s", got)
 	}
-	h.refuses(4, "mounted for the group of its first claim", "volume", "claim", "data", "--alloc", "c", "--gid", "66")
-	h.volctl("volume", "claim", "data", "--alloc", "c", "--uid", "55", "--gid", "77", "--mode", "750", "--recursive")
-	if got := h.owned(at) + ", " + h.owned(filepath.Join(at, "file")); got != "55:77 0750, 55:77 0750" {
+	h.ExpectRefusal(4, "mounted for the group of its first claim", "volume", "claim", "data", "--alloc", "c", "--gid", "66")
+	h.Volctl("volume", "claim", "data", "--alloc", "c", "--uid", "55", "--gid", "77", "--mode", "750", "--recursive")
+	if got := OwnerAndMode(h, at) + ", " + OwnerAndMode(h, filepath.Join(at, "file")); got != "55:77 0750, 55:77 0750" {
 		t.Errorf("recursive: %s", got)
 	}
-	if got := h.volctl("events", "--volume", "data"); !strings.Contains(got, "uid 55, mode 0750, recursive") {
+	if got := h.Volctl("events", "--volume", "data"); !strings.Contains(got, "uid 55, mode 0750, recursive") {
 		t.Errorf("the events do not tell of it:\n%s", got)
 	}
-	if got := h.volctl("claim", "list", "--alloc", "c", "-o", "go-template={{range .}}{{.uid}} {{.gid}} {{.mode}} {{.recursive}}{{end}}"); got != "55 77 0750 true" {
+	if got := h.Volctl("claim", "list", "--alloc", "c", "-o", "go-template={{range .}}{{.uid}} {{.gid}} {{.mode}} {{.recursive}}{{end}}"); got != "55 77 0750 true" {
 		t.Errorf("the claim shows %s", got)
-	}
-}
-
-// refuses asserts that a volctl command fails with the given exit code and the given words in its
-// error.
-func (h *host) refuses(code int, words string, args ...string) {
-	h.t.Helper()
-	if r := h.try(args...); r.code != code || !strings.Contains(r.err, words) {
-		h.t.Errorf("volctl %s: exit %d, not %d, or no %q in:\n%s", strings.Join(args, " "), r.code, code, words, r.err)
 	}
 }
 
@@ -81,10 +72,10 @@ func (h *host) refuses(code int, words string, args ...string) {
 // it mounts the volume, or fails with the kernel's error. No claim remains.
 func TestOwnershipRefused(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.start("local")
-	h.volctl("volume", "create", "data", "--plugin", "local")
-	h.volctl("volume", "create", "raw", "--plugin", "local", "--size", "1MiB", "--param", "type=image", "--attachment-mode", "block-device")
+	h := NewHost(t)
+	h.Start("local")
+	h.Volctl("volume", "create", "data", "--plugin", "local")
+	h.Volctl("volume", "create", "raw", "--plugin", "local", "--size", "1MiB", "--param", "type=image", "--attachment-mode", "block-device")
 	for _, tt := range []struct {
 		code  int
 		words string
@@ -99,10 +90,10 @@ func TestOwnershipRefused(t *testing.T) {
 		{4, "claimed as a block device", []string{"raw", "--uid", "5"}},
 		{1, "read-only file system", []string{"data", "--mount-flag", "ro", "--uid", "5"}},
 	} {
-		h.refuses(tt.code, tt.words, append([]string{"volume", "claim"}, tt.args...)...)
+		h.ExpectRefusal(tt.code, tt.words, append([]string{"volume", "claim"}, tt.args...)...)
 	}
-	h.await("nothing to be claimed", func() bool { return h.volctl("claim", "list", "-q") == "" })
-	if got := h.mounts(); got != "" {
+	h.Await("nothing to be claimed", func() bool { return h.Volctl("claim", "list", "-q") == "" })
+	if got := h.Mounts(); got != "" {
 		t.Errorf("something is mounted:\n%s", got)
 	}
 }
@@ -113,28 +104,28 @@ func TestOwnershipRefused(t *testing.T) {
 func TestMountGroup(t *testing.T) {
 	t.Parallel()
 	for _, able := range []bool{true, false} {
-		h := newRecorded(t, "30s", func(c *csitest.Config) { c.MountGroup = able })
-		h.register("data", "single-node-multi-writer")
-		mark := h.mark()
-		path := h.volctl("volume", "claim", "data", "--alloc", "a", "--gid", "77", "--mode", "0750")
+		h := StartRecorded(t, "30s", func(c *csitest.Config) { c.MountGroup = able })
+		h.Register("data", "single-node-multi-writer")
+		mark := h.Mark()
+		path := h.Volctl("volume", "claim", "data", "--alloc", "a", "--gid", "77", "--mode", "0750")
 		told, group := "", "77"
 		if able {
 			told, group = "77", "0" // this plugin ignores the group
 		}
-		if got := h.owned(path); got != "0:"+group+" 0750" {
+		if got := OwnerAndMode(h.Host, path); got != "0:"+group+" 0750" {
 			t.Errorf("a plugin that can: %t; %s has %s", able, path, got)
 		}
-		for _, call := range h.calls(mark) {
+		for _, call := range h.Calls(mark) {
 			if call.MountGroup != told {
 				t.Errorf("a plugin that can: %t; %s was told of group %q", able, call.Method, call.MountGroup)
 			}
 		}
-		mark = h.mark()
+		mark = h.Mark()
 		if able {
-			h.refuses(4, "mounted for the group of its first claim (gid 77)", "volume", "claim", "data", "--alloc", "b", "--gid", "78")
+			h.ExpectRefusal(4, "mounted for the group of its first claim (gid 77)", "volume", "claim", "data", "--alloc", "b", "--gid", "78")
 		}
-		h.volctl("volume", "claim", "data", "--alloc", "c")
-		if calls := h.calls(mark); len(calls) != 1 || calls[0].MountGroup != told {
+		h.Volctl("volume", "claim", "data", "--alloc", "c")
+		if calls := h.Calls(mark); len(calls) != 1 || calls[0].MountGroup != told {
 			t.Errorf("a plugin that can: %t; a claim that asks for nothing: %+v", able, calls)
 		}
 	}
@@ -144,12 +135,12 @@ func TestMountGroup(t *testing.T) {
 // unchanged, including the commas in the label.
 func TestSELinuxContext(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "30s", nil)
-	h.register("data", "single-node-writer")
-	mark := h.mark()
+	h := StartRecorded(t, "30s", nil)
+	h.Register("data", "single-node-writer")
+	mark := h.Mark()
 	const label = `context="system_u:object_r:svirt_sandbox_file_t:s0:c1,c2"`
-	h.volctl("volume", "claim", "data", "--mount-flag", label)
-	calls := h.calls(mark)
+	h.Volctl("volume", "claim", "data", "--mount-flag", label)
+	calls := h.Calls(mark)
 	for _, call := range calls {
 		if !strings.HasSuffix(call.Capability, ":"+label) {
 			t.Errorf("%s got %s", call.Method, call.Capability)

@@ -64,7 +64,7 @@ echo "$*" >>/run/docker-args
 	}
 	p.run("systemd-run", "--quiet", "--unit=box", "unshare", "-m", "--propagation", "private", "sh", "-c", `mount --bind "$0" /mnt && exec sleep 7779`, path)
 	p.later("the container is seen", func() bool {
-		return strings.Contains(p.try("journalctl", "-u", "volagent", "-o", "cat", "--no-pager").out, `(sleep) has a mount at`)
+		return strings.Contains(p.try("journalctl", "-u", "volagent", "-o", "cat", "--no-pager").Out, `(sleep) has a mount at`)
 	})
 	if raw, err := os.ReadFile(filepath.Join(p.root, "run/docker-args")); err == nil {
 		p.t.Errorf("docker was asked while a container has it: %s", raw)
@@ -88,7 +88,7 @@ func (p *packageGuest) later(what string, cond func() bool) {
 	p.t.Helper()
 	for end := time.Now().Add(300 * time.Second); !cond(); time.Sleep(200 * time.Millisecond) {
 		if time.Now().After(end) {
-			p.t.Fatalf("did not come true in time: %s\n%s", what, p.try("journalctl", "--no-pager", "-n", "100", "-u", "volagent").out)
+			p.t.Fatalf("did not come true in time: %s\n%s", what, p.try("journalctl", "--no-pager", "-n", "100", "-u", "volagent").Out)
 		}
 	}
 }

@@ -243,7 +243,7 @@ func (p *packageGuest) volumeMounts() string {
 func (p *packageGuest) untouched(after string) {
 	p.t.Helper()
 	for id, was := range p.plugins {
-		if r := p.try("test", "-d", "/proc/"+was); r.code != 0 {
+		if r := p.try("test", "-d", "/proc/"+was); r.Code != 0 {
 			p.t.Errorf("after %s: the process of plugin %s is gone", after, id)
 		}
 	}
@@ -299,7 +299,7 @@ func (p *packageGuest) testSandbox() {
 	p.must(err)
 	p.write("etc/volagent/plugins.d/fuse.yaml", fmt.Sprintf("id: fuse\nexec:\n  command: [/usr/bin/csitest]\n  env:\n    CSITEST_CONFIG: '%s'\n",
 		strings.TrimPrefix(env[0], "CSITEST_CONFIG=")))
-	p.await("its file to be read", func() bool { return p.try("volctl", "plugin", "status", "fuse").code == 0 })
+	p.await("its file to be read", func() bool { return p.try("volctl", "plugin", "status", "fuse").Code == 0 })
 	p.plugins = map[string]string{"fuse": p.ready("fuse"), "local": p.ready("local")}
 	for _, args := range [][]string{{"dir"}, {"image", "--size", "32MiB", "--param", "type=image"}} {
 		p.run(append([]string{"volctl", "volume", "create", "--plugin", "local"}, args...)...)
@@ -328,7 +328,7 @@ func (p *packageGuest) testSandbox() {
 			p.t.Errorf("the restrictions of plugin %s are %q, and not %q", id, r, free)
 		}
 	}
-	if out := p.try("journalctl", "-u", "volagent", "-p", "warning", "-o", "cat").out; strings.Contains(out, "not permitted") || strings.Contains(out, "denied") {
+	if out := p.try("journalctl", "-u", "volagent", "-p", "warning", "-o", "cat").Out; strings.Contains(out, "not permitted") || strings.Contains(out, "denied") {
 		p.t.Errorf("the agent was kept from something:\n%s", out)
 	}
 }
@@ -353,19 +353,19 @@ esac
 	p.write("etc/volagent/plugins.d/boxed.yaml", "id: boxed\ncontainer: {runtime: podman, image: localhost/none}\n")
 	p.await("podman's words", func() bool {
 		r := p.try("volctl", "plugin", "status", "boxed", "-o", "go-template={{.reason}}")
-		return strings.Contains(r.out, "podman run failed: the words of run")
+		return strings.Contains(r.Out, "podman run failed: the words of run")
 	})
 	if r, free := p.run("cat", "/run/podman-status"), p.restrictions("1"); r != free {
 		p.t.Errorf("the restrictions of podman are %q, and not %q", r, free)
 	}
 	p.write("run/hang", "")
-	hung := func() bool { return p.try("sh", "-c", "grep -ls '[7]778' /proc/[0-9]*/cmdline").out != "" }
+	hung := func() bool { return p.try("sh", "-c", "grep -ls '[7]778' /proc/[0-9]*/cmdline").Out != "" }
 	p.run("volctl", "plugin", "start", "boxed", "--no-wait")
 	p.await("a podman that hangs", hung)
 	p.run("systemctl", "restart", "volagent")
 	p.run("rm", "/run/hang", "/etc/volagent/plugins.d/boxed.yaml")
 	p.await("its end", func() bool { return !hung() })
-	p.await("its plugin's", func() bool { return p.try("volctl", "plugin", "status", "boxed").code != 0 })
+	p.await("its plugin's", func() bool { return p.try("volctl", "plugin", "status", "boxed").Code != 0 })
 	if left := p.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "volagent-run-*"); left != "" {
 		p.t.Errorf("services are left: %s", left)
 	}
@@ -393,8 +393,8 @@ func (p *packageGuest) testUpgrade() {
 	// Disable the service, as an administrator may do, and then downgrade.
 	p.run("systemctl", "disable", "--now", "--quiet", "volagent.service")
 	p.run("dpkg", "-i", "/root/1.deb")
-	if r := p.try("systemctl", "is-enabled", "volagent.service"); strings.TrimSpace(r.out) != "disabled" || p.agentPID() != "0" {
-		p.t.Errorf("an agent that was disabled is %s, process %s", r.out, p.agentPID())
+	if r := p.try("systemctl", "is-enabled", "volagent.service"); strings.TrimSpace(r.Out) != "disabled" || p.agentPID() != "0" {
+		p.t.Errorf("an agent that was disabled is %s, process %s", r.Out, p.agentPID())
 	}
 	p.run("systemctl", "enable", "--now", "--quiet", "volagent.service")
 	if v := p.run("volctl", "status", "-o", "go-template={{.version}}"); v != "1.0.0" {
@@ -419,12 +419,12 @@ func (p *packageGuest) testBadConfig() {
 	good, was := p.run("cat", "/etc/volagent/volagent.yaml"), p.agentPID()
 	p.write("etc/volagent/volagent.yaml", good+"\nno_such_key: 1\n")
 	r := p.try("dpkg", "-i", "/root/2.deb")
-	if r.code != 0 || !strings.Contains(r.err, `unknown key "no_such_key"`) || !strings.Contains(r.err, "systemctl restart volagent") || p.agentPID() != was {
-		p.t.Errorf("exit %d, process %s, which was %s\n%s%s", r.code, p.agentPID(), was, r.out, r.err)
+	if r.Code != 0 || !strings.Contains(r.Err, `unknown key "no_such_key"`) || !strings.Contains(r.Err, "systemctl restart volagent") || p.agentPID() != was {
+		p.t.Errorf("exit %d, process %s, which was %s\n%s%s", r.Code, p.agentPID(), was, r.Out, r.Err)
 	}
 	// A removal must find volumes in use even if the configuration is invalid.
-	if r := p.try("dpkg", "-r", "volagent"); r.code == 0 || !strings.Contains(r.err, `volume "line" is claimed by "srv-line.mount"`) {
-		p.t.Errorf("removal: exit %d\n%s%s", r.code, r.out, r.err)
+	if r := p.try("dpkg", "-r", "volagent"); r.Code == 0 || !strings.Contains(r.Err, `volume "line" is claimed by "srv-line.mount"`) {
+		p.t.Errorf("removal: exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
 	p.write("etc/volagent/volagent.yaml", good+"\n")
 	p.untouched("a configuration that is refused")
@@ -438,8 +438,8 @@ func (p *packageGuest) testRefused() {
 		p.t.Helper()
 		r := p.try(args...)
 		for _, words := range []string{`volume "dir" is claimed by "a"`, "volctl volume detach dir a", "volctl volume detach fusevol a", `volume "line" is claimed by "srv-line.mount"`, "volctl node drain", "VOLAGENT_FORCE_REMOVE=1"} {
-			if r.code == 0 || !strings.Contains(r.err, words) {
-				p.t.Errorf("%v: exit %d, and does not say %q:\n%s%s", args, r.code, words, r.out, r.err)
+			if r.Code == 0 || !strings.Contains(r.Err, words) {
+				p.t.Errorf("%v: exit %d, and does not say %q:\n%s%s", args, r.Code, words, r.Out, r.Err)
 			}
 		}
 		p.untouched(strings.Join(args, " "))
@@ -471,8 +471,8 @@ func (p *packageGuest) testForced() {
 		p.t.Errorf("an agent runs: %s", pid)
 	}
 	p.untouched("a forced removal")
-	if r := p.try("dpkg", "-P", "volagent"); r.code == 0 || !strings.Contains(r.err, "not purged") || !strings.Contains(r.err, "per-alloc/a/dir") {
-		p.t.Errorf("a purge of what is mounted: exit %d\n%s%s", r.code, r.out, r.err)
+	if r := p.try("dpkg", "-P", "volagent"); r.Code == 0 || !strings.Contains(r.Err, "not purged") || !strings.Contains(r.Err, "per-alloc/a/dir") {
+		p.t.Errorf("a purge of what is mounted: exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
 	p.run("test", "-e", "/var/lib/volagent/state.db")
 	p.untouched("a refused purge")
@@ -496,15 +496,15 @@ func (p *packageGuest) testRemove() {
 		p.run("volctl", "volume", "detach", v, "a")
 	}
 	// A volume that systemd mounted because of /etc/fstab counts as in use.
-	if r := p.try("dpkg", "-r", "volagent"); r.code == 0 || !strings.Contains(r.err, `volume "line" is claimed by "srv-line.mount"`) || strings.Contains(r.err, "fusevol") {
-		p.t.Errorf("removal under a mount of /etc/fstab: exit %d\n%s%s", r.code, r.out, r.err)
+	if r := p.try("dpkg", "-r", "volagent"); r.Code == 0 || !strings.Contains(r.Err, `volume "line" is claimed by "srv-line.mount"`) || strings.Contains(r.Err, "fusevol") {
+		p.t.Errorf("removal under a mount of /etc/fstab: exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
 	p.run("systemctl", "stop", "srv-line.mount")
 	p.run("volctl", "wait", "--volume", "line", "--for", "free", "--timeout", "60s")
 	p.run("dpkg", "-r", "volagent")
 	p.gone()
-	if r := p.try("systemctl", "is-enabled", "volagent.service"); r.code == 0 {
-		p.t.Errorf("the service is still %s", r.out)
+	if r := p.try("systemctl", "is-enabled", "volagent.service"); r.Code == 0 {
+		p.t.Errorf("the service is still %s", r.Out)
 	}
 	p.run("dpkg", "-i", "/root/2.deb")
 	p.run("systemctl", "is-enabled", "volagent.service")
@@ -519,11 +519,11 @@ func (p *packageGuest) testRemove() {
 // gone asserts that no process, mount or unit of the agent and its plugins remains.
 func (p *packageGuest) gone() {
 	p.t.Helper()
-	if r := p.try("pidof", "volagent", "csitest"); r.out != "" {
-		p.t.Errorf("there are processes left: %s", r.out)
+	if r := p.try("pidof", "volagent", "csitest"); r.Out != "" {
+		p.t.Errorf("there are processes left: %s", r.Out)
 	}
-	if r := p.try("grep", "/var/lib/volagent", "/proc/1/mountinfo"); r.code == 0 {
-		p.t.Errorf("there are mounts left: %s", r.out)
+	if r := p.try("grep", "/var/lib/volagent", "/proc/1/mountinfo"); r.Code == 0 {
+		p.t.Errorf("there are mounts left: %s", r.Out)
 	}
 	if r := p.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "volagent*.service", "volagent*.socket"); r != "" {
 		p.t.Errorf("there are units left: %s", r)
@@ -537,13 +537,13 @@ func (p *packageGuest) testPurge() {
 	p.run("sh", "-c", "systemctl stop volagent.service $(cd /usr/lib/systemd/system && ls | grep '^volagent.*[.]socket$')")
 	p.run("dpkg", "-r", "volagent")
 	p.run("mkdir", "-p", "/var/lib/volagent/csi/strange")
-	if r := p.try("touch", "/srv/line/x"); r.code == 0 {
+	if r := p.try("touch", "/srv/line/x"); r.Code == 0 {
 		p.t.Error("where a volume was mounted can be written to")
 	}
 	p.run("mount", "-t", "tmpfs", "none", "/var/lib/volagent/csi/strange")
 	r := p.try("dpkg", "-P", "volagent")
-	if r.code == 0 || !strings.Contains(r.err, "/var/lib/volagent/csi/strange") {
-		p.t.Errorf("a purge of what is mounted: exit %d\n%s%s", r.code, r.out, r.err)
+	if r.Code == 0 || !strings.Contains(r.Err, "/var/lib/volagent/csi/strange") {
+		p.t.Errorf("a purge of what is mounted: exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
 	p.run("test", "-e", "/var/lib/volagent/state.db")
 	p.run("umount", "/var/lib/volagent/csi/strange")
@@ -552,8 +552,8 @@ func (p *packageGuest) testPurge() {
 		p.t.Error("there is no data to lose")
 	}
 	r = p.try("dpkg", "-P", "volagent")
-	if r.code != 0 || !strings.Contains(r.out, "kept, because it may be somebody's data:\n  /var/lib/volagent/plugins/local\n") {
-		p.t.Errorf("purge: exit %d\n%s%s", r.code, r.out, r.err)
+	if r.Code != 0 || !strings.Contains(r.Out, "kept, because it may be somebody's data:\n  /var/lib/volagent/plugins/local\n") {
+		p.t.Errorf("purge: exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
 	for path := range strings.SplitSeq(data, "\n") {
 		p.run("test", "-s", path)
@@ -562,8 +562,8 @@ func (p *packageGuest) testPurge() {
 		p.t.Errorf("there is left:\n%s", left)
 	}
 	p.run("touch", "/srv/line/x")
-	if r := p.try("ls", "-A", "/etc/volagent", "/run/volagent"); strings.TrimSpace(r.out) != "/etc/volagent:\nplugins.d" {
-		p.t.Errorf("there is left: %s", r.out)
+	if r := p.try("ls", "-A", "/etc/volagent", "/run/volagent"); strings.TrimSpace(r.Out) != "/etc/volagent:\nplugins.d" {
+		p.t.Errorf("there is left: %s", r.Out)
 	}
 	p.gone()
 }

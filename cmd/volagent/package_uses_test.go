@@ -23,17 +23,17 @@ func (p *packageGuest) testUses() {
 	// another user.
 	p.run("systemd-run", "--quiet", "--unit=opener", "sh", "-c", `exec 3<"$0"; exec sleep 7777`, path)
 	p.await("the holder", func() bool {
-		return p.try("sh", "-c", "ls -l /proc/$(systemctl show -p MainPID --value opener)/fd | grep /raw").code == 0
+		return p.try("sh", "-c", "ls -l /proc/$(systemctl show -p MainPID --value opener)/fd | grep /raw").Code == 0
 	})
-	if r := p.try("volctl", "volume", "detach", "raw", "u", "--timeout", "3s"); r.code == 0 || !strings.Contains(r.out+r.err+p.run("volctl", "volume", "status", "raw"), "sleep") {
-		p.t.Errorf("detach of a device that is open: exit %d\n%s%s\n%s", r.code, r.out, r.err, p.run("volctl", "volume", "status", "raw"))
+	if r := p.try("volctl", "volume", "detach", "raw", "u", "--timeout", "3s"); r.Code == 0 || !strings.Contains(r.Out+r.Err+p.run("volctl", "volume", "status", "raw"), "sleep") {
+		p.t.Errorf("detach of a device that is open: exit %d\n%s%s\n%s", r.Code, r.Out, r.Err, p.run("volctl", "volume", "status", "raw"))
 	}
 	p.run("systemctl", "stop", "opener")
 	p.run("volctl", "wait", "--volume", "raw", "--for", "free", "--timeout", "60s")
 
 	// Accept this one failure, because the test machine itself may withhold the capability.
-	if r := p.try("volctl", "volume", "expand", "image", "48MiB"); r.code != 0 && !strings.Contains(r.err, "the driver lacks CAP_SYS_RESOURCE") {
-		p.t.Errorf("expand: exit %d\n%s", r.code, r.err)
+	if r := p.try("volctl", "volume", "expand", "image", "48MiB"); r.Code != 0 && !strings.Contains(r.Err, "the driver lacks CAP_SYS_RESOURCE") {
+		p.t.Errorf("expand: exit %d\n%s", r.Code, r.Err)
 	}
 	p.run("volctl", "volume", "detach", "owned", "u")
 	for _, id := range []string{"owned", "raw"} {
@@ -47,7 +47,7 @@ func (p *packageGuest) testUses() {
 	if out := p.run("perl", "-e", ask); !strings.Contains(out, `docker has no volume \"line\" here`) {
 		p.t.Errorf("docker is told %q", out)
 	}
-	if out := p.try("journalctl", "-u", "volagent", "-p", "warning", "-o", "cat").out; strings.Contains(out, "not permitted") || strings.Contains(out, "denied") {
+	if out := p.try("journalctl", "-u", "volagent", "-p", "warning", "-o", "cat").Out; strings.Contains(out, "not permitted") || strings.Contains(out, "denied") {
 		p.t.Errorf("the agent was kept from something:\n%s", out)
 	}
 }
@@ -73,7 +73,7 @@ func (p *packageGuest) testScraped() {
 		_, port, _ := strings.Cut(address, ":")
 		p.await("metrics at "+address, func() bool {
 			r := p.try("bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/$0 && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && cat <&3`, port)
-			return strings.Contains(r.out, `volagent_build_info{version="1.0.0"} 1`)
+			return strings.Contains(r.Out, `volagent_build_info{version="1.0.0"} 1`)
 		})
 		if left := problems(); strings.Contains(left, "metrics") {
 			p.t.Errorf("there are still problems: %s", left)

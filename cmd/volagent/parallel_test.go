@@ -21,7 +21,7 @@ import (
 
 // crowd is a host with many clients of one agent. Its plugin checks the rules of CSI.
 type crowd struct {
-	recorded
+	Recorded
 	*apiclient.Client
 }
 
@@ -30,8 +30,8 @@ const aWhile = time.Minute
 
 func newCrowd(t *testing.T, deadline string) crowd {
 	t.Helper()
-	c := crowd{recorded: newRecorded(t, deadline, nil)}
-	c.Client = apiclient.New(c.socket())
+	c := crowd{Recorded: StartRecorded(t, deadline, nil)}
+	c.Client = apiclient.New(c.Socket())
 	t.Cleanup(c.Close)
 	return c
 }
@@ -62,13 +62,13 @@ func (c crowd) detach(id, alloc string) error {
 // only asserts that each call succeeded or failed with one of the given codes. It returns the
 // number of successful calls.
 func (c crowd) only(errs []error, others ...api.Code) (good int) {
-	c.t.Helper()
+	c.T.Helper()
 	for i, err := range errs {
-		switch code := codeOf(err); {
+		switch code := CodeOf(err); {
 		case code == "":
 			good++
 		case !slices.Contains(others, code):
-			c.t.Errorf("caller %d: %s: %v", i, code, err)
+			c.T.Errorf("caller %d: %s: %v", i, code, err)
 		}
 	}
 	return good
@@ -76,23 +76,23 @@ func (c crowd) only(errs []error, others ...api.Code) (good int) {
 
 // left asserts that the given volumes become free and that no claim or mount remains.
 func (c crowd) left(ids ...string) {
-	c.t.Helper()
+	c.T.Helper()
 	for _, id := range ids {
-		c.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
+		c.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
 	}
-	if out := c.volctl("claim", "list", "-q"); out != "" {
-		c.t.Errorf("claims are left:\n%s", out)
+	if out := c.Volctl("claim", "list", "-q"); out != "" {
+		c.T.Errorf("claims are left:\n%s", out)
 	}
-	c.allGone()
+	c.ExpectNoMounts()
 }
 
 // count asserts the number of calls of each method since a mark.
 func (c crowd) count(since int64, want map[string]int) {
-	c.t.Helper()
-	calls := c.calls(since)
+	c.T.Helper()
+	calls := c.Calls(since)
 	for method, n := range want {
 		if got := calls.Count(method); got != n {
-			c.t.Errorf("%d calls of %s, want %d:\n%s", got, method, n, calls)
+			c.T.Errorf("%d calls of %s, want %d:\n%s", got, method, n, calls)
 		}
 	}
 }
@@ -102,8 +102,8 @@ func (c crowd) count(since int64, want map[string]int) {
 func TestOneWinner(t *testing.T) {
 	c := newCrowd(t, "30s")
 	for _, mode := range []string{"single-node-writer", "single-node-single-writer"} {
-		c.register(mode, mode)
-		mark := c.mark()
+		c.Register(mode, mode)
+		mark := c.Mark()
 		errs := together(50, func(i int) error {
 			_, err := c.claim(mode, fmt.Sprint("a", i), api.ClaimRequest{})
 			return err
@@ -117,8 +117,8 @@ func TestOneWinner(t *testing.T) {
 				t.Errorf("%s: %q has it, and somebody is told %q", mode, winner, err)
 			}
 		}
-		c.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
-		c.must(c.detach(mode, winner))
+		c.ExpectCalls(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
+		c.Must(c.detach(mode, winner))
 		c.left(mode)
 	}
 }
@@ -131,10 +131,10 @@ func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
 		if err == nil && alone {
 			err = os.WriteFile(filepath.Join(claim.Path, alloc), nil, 0o644)
 		}
-		if err != nil && (alone || codeOf(err) != api.CodeRefused) {
+		if err != nil && (alone || CodeOf(err) != api.CodeRefused) {
 			return fmt.Errorf("claim of %q by %q: %w", id, alloc, err)
 		}
-		if err := c.detach(id, alloc); err != nil && (alone || codeOf(err) != api.CodeNotFound) {
+		if err := c.detach(id, alloc); err != nil && (alone || CodeOf(err) != api.CodeNotFound) {
 			return fmt.Errorf("detach of %q by %q: %w", id, alloc, err)
 		}
 	}
@@ -144,20 +144,20 @@ func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
 // written returns the number of files that clients wrote to a volume. It reads them from the
 // plugin's storage.
 func (c crowd) written(id string) int {
-	c.t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(c.cfg.Base, "volumes", "*"))
-	c.must(err)
+	c.T.Helper()
+	dirs, err := filepath.Glob(filepath.Join(c.Config.Base, "volumes", "*"))
+	c.Must(err)
 	for _, dir := range dirs {
 		about, err := os.ReadFile(filepath.Join(dir, "volume.json"))
-		c.must(err)
+		c.Must(err)
 		if !strings.Contains(string(about), `"ext/`+id+`"`) {
 			continue
 		}
 		files, err := os.ReadDir(filepath.Join(dir, "data"))
-		c.must(err)
+		c.Must(err)
 		return len(files)
 	}
-	c.t.Fatalf("the plugin has no volume %q", id)
+	c.T.Fatalf("the plugin has no volume %q", id)
 	return 0
 }
 
@@ -166,7 +166,7 @@ func (c crowd) written(id string) int {
 // for the volume at the same time.
 func TestLoops(t *testing.T) {
 	c := newCrowd(t, "30s")
-	c.register("data", "single-node-multi-writer")
+	c.Register("data", "single-node-multi-writer")
 	const loops, allocs, shared = 100, 80, 20 // the last 20 loops use the allocs of the first 20
 	c.only(together(loops, func(i int) error {
 		return c.loop("data", fmt.Sprint("a", i%allocs), 3, i >= shared && i < allocs)
@@ -186,10 +186,10 @@ func TestManyVolumes(t *testing.T) {
 	for i := range volumes {
 		id := fmt.Sprint("v", i)
 		ids = append(ids, id)
-		c.register(id, "single-node-multi-writer")
+		c.Register(id, "single-node-multi-writer")
 	}
 	for _, method := range []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish} {
-		c.fault(csitest.Fault{Method: method, Code: codes.Internal, Times: 3},
+		c.AddFaults(csitest.Fault{Method: method, Code: codes.Internal, Times: 3},
 			csitest.Fault{Method: method, Code: codes.Unknown, Effect: csitest.EffectDone, Times: 3})
 	}
 	c.only(together(each*volumes, func(i int) error {
@@ -208,22 +208,22 @@ func TestManyVolumes(t *testing.T) {
 func TestDetachedTwice(t *testing.T) {
 	const rounds = 10
 	c := newCrowd(t, "30s")
-	c.register("data", "single-node-multi-writer")
+	c.Register("data", "single-node-multi-writer")
 	_, err := c.claim("data", "other", api.ClaimRequest{})
-	c.must(err)
-	mark := c.mark()
+	c.Must(err)
+	mark := c.Mark()
 	for range rounds {
 		_, err := c.claim("data", "a", api.ClaimRequest{})
-		c.must(err)
+		c.Must(err)
 		// The second detach finds no claim if the first detach is already complete.
 		if c.only(together(2, func(int) error { return c.detach("data", "a") }), api.CodeNotFound) == 0 {
 			t.Fatal("nobody detached it")
 		}
 	}
 	c.count(mark, map[string]int{csitest.NodePublish: rounds, csitest.NodeUnpublish: rounds, csitest.NodeUnstage: 0})
-	mark = c.mark()
+	mark = c.Mark()
 	c.only(together(2, func(int) error { return c.detach("data", "other") }), api.CodeNotFound)
-	c.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	c.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 	c.left("data")
 }
 
@@ -231,8 +231,8 @@ func TestDetachedTwice(t *testing.T) {
 // same terms share one claim and get the same answer. The agent refuses requests with other terms.
 func TestClaimedManyTimes(t *testing.T) {
 	c := newCrowd(t, "30s")
-	c.register("data", "single-node-multi-writer")
-	mark := c.mark()
+	c.Register("data", "single-node-multi-writer")
+	mark := c.Mark()
 	answers := make([]*api.Claim, 40)
 	errs := together(len(answers), func(i int) (err error) {
 		answers[i], err = c.claim("data", "a", api.ClaimRequest{ReadOnly: i%2 == 0})
@@ -247,8 +247,8 @@ func TestClaimedManyTimes(t *testing.T) {
 			t.Errorf("caller %d got %+v, another %+v", i, *got, *first)
 		}
 	}
-	c.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
-	c.must(c.detach("data", "a"))
+	c.ExpectCalls(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
+	c.Must(c.detach("data", "a"))
 	c.left("data")
 }
 
@@ -258,14 +258,14 @@ func TestClaimedManyTimes(t *testing.T) {
 func TestWithdrawnTogether(t *testing.T) {
 	const each = 10
 	c := newCrowd(t, "30s")
-	c.register("data", "single-node-multi-writer")
-	c.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
+	c.Register("data", "single-node-multi-writer")
+	c.AddFaults(csitest.Fault{Method: csitest.NodeStage, Hang: true})
 	gone, leave := context.WithCancel(t.Context())
 	stay, others := make(chan []error, 1), make(chan []error, 1)
 	go func() {
 		stay <- together(each, func(i int) error { _, err := c.claim("data", fmt.Sprint("stays", i), api.ClaimRequest{}); return err })
 	}()
-	c.await("the call", func() bool { return c.calls(0).Count(csitest.NodeStage) == 1 })
+	c.Await("the call", func() bool { return c.Calls(0).Count(csitest.NodeStage) == 1 })
 	go func() {
 		others <- together(2*each, func(i int) error {
 			if i < each {
@@ -276,19 +276,19 @@ func TestWithdrawnTogether(t *testing.T) {
 			return err
 		})
 	}()
-	c.await("those who will go", func() bool { return strings.Count(c.volctl("claim", "list"), "  goes") == each })
+	c.Await("those who will go", func() bool { return strings.Count(c.Volctl("claim", "list"), "  goes") == each })
 	leave()
 	for i, err := range <-others {
-		if late := i >= each; late && (codeOf(err) != api.CodeTimeout || !strings.Contains(err.Error(), "withdrawn")) || !late && !errors.Is(err, context.Canceled) {
+		if late := i >= each; late && (CodeOf(err) != api.CodeTimeout || !strings.Contains(err.Error(), "withdrawn")) || !late && !errors.Is(err, context.Canceled) {
 			t.Errorf("caller %d: %v", i, err)
 		}
 	}
-	c.await("the withdrawals", func() bool { return strings.Count(c.volctl("claim", "list"), "pending") == each })
-	c.must(c.cfg.Faults().Clear())
+	c.Await("the withdrawals", func() bool { return strings.Count(c.Volctl("claim", "list"), "pending") == each })
+	c.Must(c.Config.Faults().Clear())
 	c.only(<-stay)
-	c.await("the withdrawn claims to go", func() bool { return len(strings.Split(c.volctl("claim", "list", "-q"), "\n")) == each })
+	c.Await("the withdrawn claims to go", func() bool { return len(strings.Split(c.Volctl("claim", "list", "-q"), "\n")) == each })
 	c.count(0, map[string]int{csitest.NodeStage: 1, csitest.NodePublish: each, csitest.NodeUnstage: 0})
-	c.volctl("volume", "detach", "data", "--all")
+	c.Volctl("volume", "detach", "data", "--all")
 	c.left("data")
 }
 
@@ -296,13 +296,13 @@ func TestWithdrawnTogether(t *testing.T) {
 // claims, and each client gets the error.
 func TestFinalErrorForAll(t *testing.T) {
 	c := newCrowd(t, "30s")
-	c.register("data", "single-node-multi-writer")
-	c.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "no such flavour", Times: -1})
+	c.Register("data", "single-node-multi-writer")
+	c.AddFaults(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "no such flavour", Times: -1})
 	for i, err := range together(20, func(i int) error {
 		_, err := c.claim("data", fmt.Sprint("a", i), api.ClaimRequest{})
 		return err
 	}) {
-		if codeOf(err) != api.CodeFailed || !strings.Contains(err.Error(), "no such flavour") || !strings.Contains(err.Error(), "withdrawn") {
+		if CodeOf(err) != api.CodeFailed || !strings.Contains(err.Error(), "no such flavour") || !strings.Contains(err.Error(), "withdrawn") {
 			t.Errorf("caller %d: %v", i, err)
 		}
 	}

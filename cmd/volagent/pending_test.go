@@ -18,24 +18,24 @@ import (
 // the list.
 func TestPending(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "20s", growing(func(c *csitest.Config) {
-		snapshooter(c)
+	h := StartRecorded(t, "20s", WithExpansion(func(c *csitest.Config) {
+		WithSnapshots(c)
 		c.Modify, c.ReadyAfter = true, -1
 	}))
-	h.volctl("volume", "create", "data", "--plugin", "rec", "--mutable-param", "iops=100")
+	h.Volctl("volume", "create", "data", "--plugin", "rec", "--mutable-param", "iops=100")
 	is := func(want ...api.PendingChange) {
 		t.Helper()
-		screen := h.volctl("node", "status")
-		inspected, code := h.inspect()
+		screen := h.Volctl("node", "status")
+		inspected, code := Inspect(h.Host)
 		for _, p := range want {
 			if !strings.Contains(screen, p.Message) || !strings.Contains(screen, p.Command) || code != 0 || !strings.Contains(inspected, "pending: "+p.Subject+": "+p.Message) {
 				t.Errorf("%s %s is missing:\n%s\nexit %d:\n%s", p.Subject, p.Message, screen, code, inspected)
 			}
 		}
-		raw, _ := h.inspect("--json")
-		for whose, text := range map[string]string{"node status": h.volctl("node", "status", "-o", "json"), "inspect": raw} {
+		raw, _ := Inspect(h.Host, "--json")
+		for whose, text := range map[string]string{"node status": h.Volctl("node", "status", "-o", "json"), "inspect": raw} {
 			var got struct{ Pending []api.PendingChange }
-			h.must(json.Unmarshal([]byte(text), &got))
+			h.Must(json.Unmarshal([]byte(text), &got))
 			for i := range got.Pending {
 				got.Pending[i].Since = time.Time{} // the time differs in each run
 			}
@@ -44,12 +44,12 @@ func TestPending(t *testing.T) {
 			}
 		}
 	}
-	h.fault(csitest.Fault{Method: csitest.ControllerModify, Code: codes.DeadlineExceeded, Message: "too slow"})
-	if r := h.try("volume", "modify", "data", "iops=200"); r.code == 0 {
+	h.AddFaults(csitest.Fault{Method: csitest.ControllerModify, Code: codes.DeadlineExceeded, Message: "too slow"})
+	if r := h.Try("volume", "modify", "data", "iops=200"); r.Code == 0 {
 		t.Errorf("a modify of which nothing is known: %+v", r)
 	}
-	h.volctl("volume", "expand", "data", "8MiB")
-	h.volctl("volume", "snapshot", "create", "data", "nightly", "--no-wait")
+	h.Volctl("volume", "expand", "data", "8MiB")
+	h.Volctl("volume", "snapshot", "create", "data", "nightly", "--no-wait")
 	growth := api.PendingChange{
 		Subject: `volume "data"`, Message: "its storage has 8MiB; its contents are expanded when it is mounted for writing", Command: "volctl volume status data",
 	}
@@ -60,7 +60,7 @@ func TestPending(t *testing.T) {
 		Subject: `volume "data"`, Message: "it is unknown whether modifying iops=200 had an effect", Command: "volctl volume modify data iops=200",
 	}, snapshot)
 
-	h.volctl("volume", "modify", "data", "iops=200")
-	h.volctl("volume", "claim", "data")
+	h.Volctl("volume", "modify", "data", "iops=200")
+	h.Volctl("volume", "claim", "data")
 	is(snapshot)
 }

@@ -20,19 +20,19 @@ import (
 
 // tested returns a host with a plugin "rec" to test. The host does not check the rules of CSI,
 // because a plugin test breaks some of these rules on purpose.
-func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config)) recorded {
+func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config)) Recorded {
 	t.Helper()
-	h := recorded{host: newHost(t)}
-	h.cfg = csitest.Config{
-		Base: filepath.Join(h.dir, "p"), NodeID: "test-host",
+	h := Recorded{Host: NewHost(t)}
+	h.Config = csitest.Config{
+		Base: filepath.Join(h.Dir, "p"), NodeID: "test-host",
 		Attach: true, Stage: true, Stats: true, CreateDelete: true, MultiWriter: true,
 	}
 	if tune != nil {
-		tune(t, &h.cfg)
+		tune(t, &h.Config)
 	}
-	h.writePlugin(deadline)
-	h.start("rec")
-	t.Cleanup(func() { h.must(h.cfg.Faults().Clear()) }) // otherwise hung calls would outlive the agent
+	h.WritePlugin(deadline)
+	h.Start("rec")
+	t.Cleanup(func() { h.Must(h.Config.Faults().Clear()) }) // otherwise hung calls would outlive the agent
 	return h
 }
 
@@ -42,13 +42,13 @@ type pluginTest struct {
 	Summary *api.PluginTestSummary `json:"summary"`
 }
 
-// vet runs volctl plugin test and returns the decoded output and the result of the command.
-func (h recorded) vet(flags ...string) (pluginTest, result) {
-	h.t.Helper()
-	r := h.try(append([]string{"plugin", "test", "rec", "-o", "json"}, flags...)...)
+// testPlugin runs volctl plugin test and returns the decoded output and the result of the command.
+func testPlugin(h Recorded, flags ...string) (pluginTest, Result) {
+	h.T.Helper()
+	r := h.Try(append([]string{"plugin", "test", "rec", "-o", "json"}, flags...)...)
 	var out pluginTest
-	if r.out != "" {
-		h.must(json.Unmarshal([]byte(r.out), &out))
+	if r.Out != "" {
+		h.Must(json.Unmarshal([]byte(r.Out), &out))
 	}
 	return out, r
 }
@@ -73,14 +73,14 @@ func (p pluginTest) check(id string) api.PluginCheck {
 }
 
 // nothingLeft asserts that no mounts, directories or volumes of plugin tests remain.
-func (h recorded) nothingLeft() {
-	h.t.Helper()
-	h.allGone()
+func nothingLeft(h Recorded) {
+	h.T.Helper()
+	h.ExpectNoMounts()
 	for _, pattern := range []string{"d/csi/rec/staging/*", "d/csi/rec/per-alloc/*", "p/volumes/*"} {
-		left, err := filepath.Glob(filepath.Join(h.dir, pattern))
-		h.must(err)
+		left, err := filepath.Glob(filepath.Join(h.Dir, pattern))
+		h.Must(err)
 		if len(left) > 0 {
-			h.t.Errorf("left behind: %q", left)
+			h.T.Errorf("left behind: %q", left)
 		}
 	}
 }
@@ -157,10 +157,10 @@ func TestPluginTest(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := tested(t, "10s", tt.tune)
-			got, r := h.vet(tt.flags...)
+			got, r := testPlugin(h, tt.flags...)
 			// On a busy machine the test may give up a call before it has sent the call.
 			for again := 0; again < 5 && tt.said["given-up-stage"] != "" && strings.HasPrefix(got.check("given-up-stage").Said, "the call was given up after"); again++ {
-				got, r = h.vet(tt.flags...)
+				got, r = testPlugin(h, tt.flags...)
 			}
 			want := maps.Clone(tt.odd)
 			if want == nil {
@@ -179,17 +179,17 @@ func TestPluginTest(t *testing.T) {
 						t.Logf("%-18s %-12s %s", c.Check, c.Result, c.Said)
 					}
 				}
-				t.Errorf("found %v, want %v\n%s", got.odd(), want, r.err)
+				t.Errorf("found %v, want %v\n%s", got.odd(), want, r.Err)
 			}
 			for id, part := range tt.said {
 				if c := got.check(id); !strings.Contains(c.Said, part) {
 					t.Errorf("%s says %q, want %q in it", id, c.Said, part)
 				}
 			}
-			if isBroken := slices.Contains(slices.Collect(maps.Values(want)), broken); (r.code == 1) != isBroken || (r.code == 0) == isBroken {
-				t.Errorf("exit %d: %s", r.code, r.err)
+			if isBroken := slices.Contains(slices.Collect(maps.Values(want)), broken); (r.Code == 1) != isBroken || (r.Code == 0) == isBroken {
+				t.Errorf("exit %d: %s", r.Code, r.Err)
 			}
-			h.nothingLeft()
+			nothingLeft(h)
 		})
 	}
 }
@@ -198,18 +198,18 @@ func TestPluginTest(t *testing.T) {
 // images, and that the test may kill the driver's process.
 func TestPluginTestLocal(t *testing.T) {
 	t.Parallel()
-	h := recorded{host: newHost(t)}
-	h.start("local")
+	h := Recorded{Host: NewHost(t)}
+	h.Start("local")
 	for _, flags := range [][]string{{"--kill"}, {"--size", "64MiB", "--param", "type=image"}} {
-		r := h.try(append([]string{"plugin", "test", "local", "-o", "json"}, flags...)...)
+		r := h.Try(append([]string{"plugin", "test", "local", "-o", "json"}, flags...)...)
 		var got pluginTest
-		h.must(json.Unmarshal([]byte(r.out), &got))
-		if r.code != 0 || len(got.odd()) > 0 || got.Summary == nil || got.Summary.OK < 35 || got.Summary.Mounts != "kernel" {
-			t.Errorf("%q: exit %d, %v, %+v, %s", flags, r.code, got.odd(), got.Summary, r.err)
+		h.Must(json.Unmarshal([]byte(r.Out), &got))
+		if r.Code != 0 || len(got.odd()) > 0 || got.Summary == nil || got.Summary.OK < 35 || got.Summary.Mounts != "kernel" {
+			t.Errorf("%q: exit %d, %v, %+v, %s", flags, r.Code, got.odd(), got.Summary, r.Err)
 		}
 	}
-	h.allGone()
-	if left, err := filepath.Glob(filepath.Join(h.dir, "d/plugins/local/state/volumes/*")); err != nil || len(left) > 0 {
+	h.ExpectNoMounts()
+	if left, err := filepath.Glob(filepath.Join(h.Dir, "d/plugins/local/state/volumes/*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
 	}
 }
@@ -219,32 +219,32 @@ func TestPluginTestLocal(t *testing.T) {
 func TestPluginTestBeside(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
-	h.register("data", "single-node-writer")
-	log := h.writer(h.volctl("volume", "claim", "data", "--alloc", "a"))
-	mounts, claims, was := h.mounts(), h.volctl("claim", "list", "-o", "json"), size(log)
-	if r := h.try("plugin", "test", "rec", "--kill"); r.code != 4 || !strings.Contains(r.err, `volume "data" uses it`) {
-		t.Errorf("exit %d: %s", r.code, r.err)
+	h.Register("data", "single-node-writer")
+	log := h.StartWriter(h.Volctl("volume", "claim", "data", "--alloc", "a"))
+	mounts, claims, was := h.Mounts(), h.Volctl("claim", "list", "-o", "json"), FileSize(log)
+	if r := h.Try("plugin", "test", "rec", "--kill"); r.Code != 4 || !strings.Contains(r.Err, `volume "data" uses it`) {
+		t.Errorf("exit %d: %s", r.Code, r.Err)
 	}
-	if got, r := h.vet(); r.code != 0 {
-		t.Errorf("exit %d: %v %s", r.code, got.odd(), r.err)
+	if got, r := testPlugin(h); r.Code != 0 {
+		t.Errorf("exit %d: %v %s", r.Code, got.odd(), r.Err)
 	}
-	if got := h.mounts(); got != mounts {
+	if got := h.Mounts(); got != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
-	if got := h.volctl("claim", "list", "-o", "json"); got != claims {
+	if got := h.Volctl("claim", "list", "-o", "json"); got != claims {
 		t.Errorf("the claims changed:\n%s\nwere:\n%s", got, claims)
 	}
-	now := size(log)
+	now := FileSize(log)
 	if now <= was {
 		t.Errorf("the writer did not go on: %d bytes, were %d", now, was)
 	}
-	all, err := csitest.ReadJournal(h.cfg.JournalPath())
-	h.must(err)
+	all, err := csitest.ReadJournal(h.Config.JournalPath())
+	h.Must(err)
 	if calls := all.Of("ext/data").Mutating().Methods(); !slices.Equal(calls, []string{cp, st, pub}) {
 		t.Errorf("the calls for the volume in use are %q", calls)
 	}
-	if r := h.try("plugin", "test", "rec", "--external-id", "ext/data"); r.code != 4 || !strings.Contains(r.err, `the registered volume "data"`) {
-		t.Errorf("exit %d: %s", r.code, r.err)
+	if r := h.Try("plugin", "test", "rec", "--external-id", "ext/data"); r.Code != 4 || !strings.Contains(r.Err, `the registered volume "data"`) {
+		t.Errorf("exit %d: %s", r.Code, r.Err)
 	}
 }
 
@@ -255,36 +255,36 @@ func TestPluginTestOwnVolume(t *testing.T) {
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) {
 		c.AnyVolume, c.WantSecrets, c.VolumeContext = true, map[string]string{"key": "s3cret"}, map[string]string{"pool": "a"}
 	})
-	h.must(os.WriteFile(filepath.Join(h.dir, "key"), []byte("s3cret\n"), 0o600))
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "key"), []byte("s3cret\n"), 0o600))
 	// Write a file as the user of the volume.
-	h.registerWith("external_id: ext/data\ncontext: {pool: a}\nsecrets: {key: {file: " + h.dir + "/key}}\n")
-	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.must(os.WriteFile(filepath.Join(path, "mine"), []byte("kept"), 0o644))
-	h.volctl("volume", "detach", "data")
-	h.volctl("volume", "deregister", "data")
+	h.RegisterWith("external_id: ext/data\ncontext: {pool: a}\nsecrets: {key: {file: " + h.Dir + "/key}}\n")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Must(os.WriteFile(filepath.Join(path, "mine"), []byte("kept"), 0o644))
+	h.Volctl("volume", "detach", "data")
+	h.Volctl("volume", "deregister", "data")
 
-	got, r := h.vet("--external-id", "ext/data", "--context", "pool=a", "--secret", "key=file:"+h.dir+"/key")
-	if r.code != 0 || got.check("write").Result != api.CheckOK || got.check("create").Result != api.CheckSkipped || got.check("leftovers").Result != api.CheckOK {
-		t.Errorf("exit %d: %v %s", r.code, got.odd(), r.err)
+	got, r := testPlugin(h, "--external-id", "ext/data", "--context", "pool=a", "--secret", "key=file:"+h.Dir+"/key")
+	if r.Code != 0 || got.check("write").Result != api.CheckOK || got.check("create").Result != api.CheckSkipped || got.check("leftovers").Result != api.CheckOK {
+		t.Errorf("exit %d: %v %s", r.Code, got.odd(), r.Err)
 	}
-	files, err := filepath.Glob(filepath.Join(h.dir, "p/volumes/*/data/*"))
-	h.must(err)
-	hidden, err := filepath.Glob(filepath.Join(h.dir, "p/volumes/*/data/.*"))
-	h.must(err)
+	files, err := filepath.Glob(filepath.Join(h.Dir, "p/volumes/*/data/*"))
+	h.Must(err)
+	hidden, err := filepath.Glob(filepath.Join(h.Dir, "p/volumes/*/data/.*"))
+	h.Must(err)
 	if all := append(files, hidden...); len(all) != 1 || filepath.Base(all[0]) != "mine" {
 		t.Errorf("the volume holds %q", all)
 	}
-	h.allGone()
-	j, err := csitest.LoadJournal(h.cfg.JournalPath())
-	h.must(err)
+	h.ExpectNoMounts()
+	j, err := csitest.LoadJournal(h.Config.JournalPath())
+	h.Must(err)
 	for _, v := range j.Violations {
 		if v.Rule == csitest.RuleSecrets || v.Rule == csitest.RuleVolumeContext {
 			t.Errorf("a rule of CSI was broken: %s", v)
 		}
 	}
-	raw, err := os.ReadFile(h.log.Name())
-	h.must(err)
-	if strings.Contains(string(raw)+r.out+r.err+h.volctl("events"), "s3cret") {
+	raw, err := os.ReadFile(h.Log.Name())
+	h.Must(err)
+	if strings.Contains(string(raw)+r.Out+r.Err+h.Volctl("events"), "s3cret") {
 		t.Error("the secret is told")
 	}
 }
@@ -297,20 +297,20 @@ func TestPluginTestCutShort(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
 			h := tested(t, "10s", nil)
-			h.fault(csitest.Fault{Method: method, KillCaller: csitest.AfterEffect})
-			if _, r := h.vet(); r.code != 7 {
-				t.Fatalf("exit %d: %s", r.code, r.err)
+			h.AddFaults(csitest.Fault{Method: method, KillCaller: csitest.AfterEffect})
+			if _, r := testPlugin(h); r.Code != 7 {
+				t.Fatalf("exit %d: %s", r.Code, r.Err)
 			}
-			if err := h.cmd.Wait(); err == nil {
+			if err := h.Cmd.Wait(); err == nil {
 				t.Fatal("the agent was not killed")
 			}
-			h.start("rec")
-			h.await("what the test made to be undone", func() bool {
-				return strings.Contains(h.volctl("events"), "plugin-test-cleaned")
+			h.Start("rec")
+			h.Await("what the test made to be undone", func() bool {
+				return strings.Contains(h.Volctl("events"), "plugin-test-cleaned")
 			})
-			h.nothingLeft()
-			h.volctl("plugin", "stop", "rec") // succeeds only if the plugin is not in use
-			h.volctl("plugin", "start", "rec")
+			nothingLeft(h)
+			h.Volctl("plugin", "stop", "rec") // succeeds only if the plugin is not in use
+			h.Volctl("plugin", "start", "rec")
 		})
 	}
 }
@@ -320,23 +320,23 @@ func TestPluginTestCutShort(t *testing.T) {
 func TestPluginTestStopped(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
-	h.fault(csitest.Fault{ID: "wait", Method: csitest.NodeStats, Hang: true, Times: -1})
-	cmd := exec.Command(filepath.Join(binDir, "volctl"), "plugin", "test", "rec")
-	cmd.Env = h.env
-	h.must(cmd.Start())
-	h.await("the volume to be mounted", func() bool { return strings.Contains(h.mounts(), "/per-alloc/") })
+	h.AddFaults(csitest.Fault{ID: "wait", Method: csitest.NodeStats, Hang: true, Times: -1})
+	cmd := exec.Command(filepath.Join(BinDir, "volctl"), "plugin", "test", "rec")
+	cmd.Env = h.Env
+	h.Must(cmd.Start())
+	h.Await("the volume to be mounted", func() bool { return strings.Contains(h.Mounts(), "/per-alloc/") })
 	began := time.Now()
-	h.must(h.signal(syscall.SIGTERM))
+	h.Must(h.Signal(syscall.SIGTERM))
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %s to stop", took)
 	}
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 7 {
 		t.Errorf("volctl ended with %v", err)
 	}
-	h.must(h.cfg.Faults().Remove("wait"))
-	h.start("rec")
-	h.await("the test to be undone", func() bool { return h.try("plugin", "stop", "rec").code == 0 })
-	h.nothingLeft()
+	h.Must(h.Config.Faults().Remove("wait"))
+	h.Start("rec")
+	h.Await("the test to be undone", func() bool { return h.Try("plugin", "stop", "rec").Code == 0 })
+	nothingLeft(h)
 }
 
 // TestPluginTestInterrupted checks that Ctrl-C ends a plugin test and that the agent undoes the
@@ -344,27 +344,27 @@ func TestPluginTestStopped(t *testing.T) {
 func TestPluginTestInterrupted(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
-	h.fault(csitest.Fault{ID: "wait", Method: csitest.NodeStats, Hang: true, Times: -1})
-	cmd := exec.Command(filepath.Join(binDir, "volctl"), "plugin", "test", "rec")
-	cmd.Env = h.env
-	h.must(cmd.Start())
-	h.await("the volume to be mounted", func() bool { return strings.Contains(h.mounts(), "/per-alloc/") })
-	if r := h.try("plugin", "test", "rec"); r.code != 4 || !strings.Contains(r.err, "is already running") {
-		t.Errorf("a second test: exit %d: %s", r.code, r.err)
+	h.AddFaults(csitest.Fault{ID: "wait", Method: csitest.NodeStats, Hang: true, Times: -1})
+	cmd := exec.Command(filepath.Join(BinDir, "volctl"), "plugin", "test", "rec")
+	cmd.Env = h.Env
+	h.Must(cmd.Start())
+	h.Await("the volume to be mounted", func() bool { return strings.Contains(h.Mounts(), "/per-alloc/") })
+	if r := h.Try("plugin", "test", "rec"); r.Code != 4 || !strings.Contains(r.Err, "is already running") {
+		t.Errorf("a second test: exit %d: %s", r.Code, r.Err)
 	}
-	if r := h.try("plugin", "stop", "rec"); r.code != 4 || !strings.Contains(r.err, "volagent-test-") {
-		t.Errorf("a stop: exit %d: %s", r.code, r.err)
+	if r := h.Try("plugin", "stop", "rec"); r.Code != 4 || !strings.Contains(r.Err, "volagent-test-") {
+		t.Errorf("a stop: exit %d: %s", r.Code, r.Err)
 	}
-	h.must(cmd.Process.Signal(syscall.SIGINT))
+	h.Must(cmd.Process.Signal(syscall.SIGINT))
 	err := cmd.Wait()
 	if cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("volctl ended with %v", err)
 	}
-	h.await("the volume to be undone", func() bool { return h.mounts() == "" })
-	h.must(h.cfg.Faults().Remove("wait"))
-	h.await("the test to be over", func() bool { return strings.Contains(h.volctl("events"), "plugin-tested") })
-	h.nothingLeft()
-	h.volctl("plugin", "stop", "rec")
+	h.Await("the volume to be undone", func() bool { return h.Mounts() == "" })
+	h.Must(h.Config.Faults().Remove("wait"))
+	h.Await("the test to be over", func() bool { return strings.Contains(h.Volctl("events"), "plugin-tested") })
+	nothingLeft(h)
+	h.Volctl("plugin", "stop", "rec")
 }
 
 // TestPluginTestRegisteredMeanwhile registers a volume while a plugin test uses it. The agent
@@ -372,22 +372,22 @@ func TestPluginTestInterrupted(t *testing.T) {
 func TestPluginTestRegisteredMeanwhile(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
-	h.fault(csitest.Fault{ID: "wait", Method: csitest.NodeStats, Hang: true, Times: -1})
-	cmd := exec.Command(filepath.Join(binDir, "volctl"), "plugin", "test", "rec", "--external-id", "ext/data")
-	cmd.Env = h.env
-	h.must(cmd.Start())
-	h.await("the volume to be mounted", func() bool { return strings.Contains(h.mounts(), "/per-alloc/") })
-	file := filepath.Join(h.dir, "data.yaml")
-	h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: ext/data\n"), 0o644))
-	h.exits(4, `is in a test of plugin "rec"`, "volume", "register", file)
-	h.must(cmd.Process.Signal(syscall.SIGINT))
+	h.AddFaults(csitest.Fault{ID: "wait", Method: csitest.NodeStats, Hang: true, Times: -1})
+	cmd := exec.Command(filepath.Join(BinDir, "volctl"), "plugin", "test", "rec", "--external-id", "ext/data")
+	cmd.Env = h.Env
+	h.Must(cmd.Start())
+	h.Await("the volume to be mounted", func() bool { return strings.Contains(h.Mounts(), "/per-alloc/") })
+	file := filepath.Join(h.Dir, "data.yaml")
+	h.Must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: ext/data\n"), 0o644))
+	h.ExpectExit(4, `is in a test of plugin "rec"`, "volume", "register", file)
+	h.Must(cmd.Process.Signal(syscall.SIGINT))
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("volctl ended with %v", err)
 	}
-	h.must(h.cfg.Faults().Remove("wait"))
-	h.await("the test to be over", func() bool { return strings.Contains(h.volctl("events"), "plugin-tested") })
-	h.allGone()
-	h.exits(0, "registered", "volume", "register", file)
+	h.Must(h.Config.Faults().Remove("wait"))
+	h.Await("the test to be over", func() bool { return strings.Contains(h.Volctl("events"), "plugin-tested") })
+	h.ExpectNoMounts()
+	h.ExpectExit(0, "registered", "volume", "register", file)
 }
 
 // TestPluginTestOutOfTime lets the time limit of a plugin test interrupt a call. The interrupted
@@ -395,12 +395,12 @@ func TestPluginTestRegisteredMeanwhile(t *testing.T) {
 func TestPluginTestOutOfTime(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
-	h.fault(csitest.Fault{ID: "wait", Method: pub, Hang: true, Times: -1})
-	got, r := h.vet("--timeout", "2s")
-	if c := got.check("publish"); r.code != 5 || len(got.odd()) > 0 || c.Result != api.CheckSkipped || !strings.Contains(c.Said, "time") {
-		t.Errorf("exit %d: %v, publish %+v: %s", r.code, got.odd(), c, r.err)
+	h.AddFaults(csitest.Fault{ID: "wait", Method: pub, Hang: true, Times: -1})
+	got, r := testPlugin(h, "--timeout", "2s")
+	if c := got.check("publish"); r.Code != 5 || len(got.odd()) > 0 || c.Result != api.CheckSkipped || !strings.Contains(c.Said, "time") {
+		t.Errorf("exit %d: %v, publish %+v: %s", r.Code, got.odd(), c, r.Err)
 	}
-	h.nothingLeft()
+	nothingLeft(h)
 }
 
 // TestPluginTestRefused checks that the agent refuses impossible tests at once.
@@ -420,12 +420,12 @@ func TestPluginTestRefused(t *testing.T) {
 		{[]string{"local", "--param", "type=none"}, 2, "--param"},
 		{[]string{"local", "--timeout", "300ms"}, 5, "did not end within"},
 	} {
-		r := h.try(append([]string{"plugin", "test"}, tt.args...)...)
-		if r.code != tt.code || !strings.Contains(r.err, tt.said) || strings.Contains(r.err, "hush") {
-			t.Errorf("%q: exit %d: %s", tt.args, r.code, r.err)
+		r := h.Try(append([]string{"plugin", "test"}, tt.args...)...)
+		if r.Code != tt.code || !strings.Contains(r.Err, tt.said) || strings.Contains(r.Err, "hush") {
+			t.Errorf("%q: exit %d: %s", tt.args, r.Code, r.Err)
 		}
 	}
-	h.allGone()
+	h.ExpectNoMounts()
 }
 
 // TestPluginTestParts tests a plugin with several parts. Each call must reach the right part, and
@@ -435,17 +435,17 @@ func TestPluginTestParts(t *testing.T) {
 	h := newInParts(t)
 	clear(h.cfgs) // do not check the journals, because a plugin test breaks rules of CSI
 	pids := h.pids()
-	got, r := h.vet("--kill")
+	got, r := testPlugin(h.Recorded, "--kill")
 	for check, result := range got.odd() {
 		if result == broken {
 			t.Errorf("%s: %s", check, got.check(check).Said)
 		}
 	}
-	if r.code != 0 || got.check("kill-mounted").Result != api.CheckOK || got.check("attach").Result != api.CheckOK || got.check("leftovers").Result != api.CheckOK {
-		t.Errorf("exit %d: %s%s", r.code, r.out, r.err)
+	if r.Code != 0 || got.check("kill-mounted").Result != api.CheckOK || got.check("attach").Result != api.CheckOK || got.check("leftovers").Result != api.CheckOK {
+		t.Errorf("exit %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if now := h.pids(); now["node"] == pids["node"] || now["a"] != pids["a"] || now["b"] != pids["b"] {
 		t.Errorf("processes %v, were %v", now, pids)
 	}
-	h.allGone()
+	h.ExpectNoMounts()
 }

@@ -19,49 +19,49 @@ import (
 // software is known to damage data or to disturb its users.
 
 // daemons returns the FUSE daemons that serve this host's mounts.
-func (h recorded) daemons() []int { return h.started("CSITEST_FUSE_DAEMON=") }
+func (h Recorded) daemons() []int { return h.PluginPIDs("CSITEST_FUSE_DAEMON=") }
 
-// signalDaemons sends a signal to all FUSE daemons of this host.
-func (h recorded) signalDaemons(sig syscall.Signal) {
-	h.t.Helper()
+// SignalDaemons sends a signal to all FUSE daemons of this host.
+func (h Recorded) SignalDaemons(sig syscall.Signal) {
+	h.T.Helper()
 	pids := h.daemons()
 	if len(pids) == 0 {
-		h.t.Fatal("no FUSE daemon runs")
+		h.T.Fatal("no FUSE daemon runs")
 	}
 	for _, pid := range pids {
-		h.must(syscall.Kill(pid, sig))
+		h.Must(syscall.Kill(pid, sig))
 	}
 }
 
-// shows waits until the status of volume "data" contains the given words.
-func (h recorded) shows(words string) {
-	h.t.Helper()
-	h.await("the status to say "+words, func() bool { return strings.Contains(h.volctl("volume", "status", "data"), words) })
+// AwaitStatus waits until the status of volume "data" contains the given words.
+func (h Recorded) AwaitStatus(words string) {
+	h.T.Helper()
+	h.Await("the status to say "+words, func() bool { return strings.Contains(h.Volctl("volume", "status", "data"), words) })
 }
 
 // TestDeadMount kills the FUSE daemon of a volume with two claims. The agent unmounts all mounts of
 // the volume, and then mounts them again at the paths of both claims.
 func TestDeadMount(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-multi-writer")
-	h.fault(csitest.Fault{Method: st, Twist: csitest.Served})
-	paths := []string{h.volctl("volume", "claim", "data", "--alloc", "a"), h.volctl("volume", "claim", "data", "--alloc", "b")}
-	claims, mark := h.volctl("claim", "list", "-o", "json"), h.mark()
-	h.signalDaemons(syscall.SIGKILL)
-	h.await("the death", func() bool { _, err := os.ReadDir(paths[0]); return errors.Is(err, syscall.ENOTCONN) })
-	h.await("the repair", func() bool {
-		return strings.Contains(h.volctl("volume", "status", "data"), "mounted, writable") && h.calls(mark).Count(pub) == 2
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-multi-writer")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Twist: csitest.Served})
+	paths := []string{h.Volctl("volume", "claim", "data", "--alloc", "a"), h.Volctl("volume", "claim", "data", "--alloc", "b")}
+	claims, mark := h.Volctl("claim", "list", "-o", "json"), h.Mark()
+	h.SignalDaemons(syscall.SIGKILL)
+	h.Await("the death", func() bool { _, err := os.ReadDir(paths[0]); return errors.Is(err, syscall.ENOTCONN) })
+	h.Await("the repair", func() bool {
+		return strings.Contains(h.Volctl("volume", "status", "data"), "mounted, writable") && h.Calls(mark).Count(csitest.NodePublish) == 2
 	})
-	h.expect(mark, unpub, unpub, unst, st, pub, pub)
-	if got := h.volctl("claim", "list", "-o", "json"); got != claims {
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.NodeStage, csitest.NodePublish, csitest.NodePublish)
+	if got := h.Volctl("claim", "list", "-o", "json"); got != claims {
 		t.Errorf("the claims changed:\n%s\nwere:\n%s", got, claims)
 	}
 	for _, path := range paths {
-		h.must(os.WriteFile(filepath.Join(path, filepath.Base(filepath.Dir(path))), nil, 0o644))
+		h.Must(os.WriteFile(filepath.Join(path, filepath.Base(filepath.Dir(path))), nil, 0o644))
 	}
-	h.volctl("volume", "detach", "data", "--all")
-	h.over("data")
+	h.Volctl("volume", "detach", "data", "--all")
+	h.ExpectClean("data")
 }
 
 // TestForeignMount replaces the agent's mount by another file system. The agent recognizes the
@@ -72,38 +72,38 @@ func TestForeignMount(t *testing.T) {
 	for _, where := range []string{"target", "staging"} {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
-			h := newRecorded(t, "10s", nil)
-			h.register("data", "single-node-writer")
-			path := h.volctl("volume", "claim", "data", "--alloc", "a")
+			h := StartRecorded(t, "10s", nil)
+			h.Register("data", "single-node-writer")
+			path := h.Volctl("volume", "claim", "data", "--alloc", "a")
 			at := path
 			if where == "staging" {
-				at = h.stagingPath("data")
+				at = h.StagingPath("data")
 			}
-			planted, mark := filepath.Join(at, "planted"), h.mark()
-			h.frozen(func() {
-				unmount(t, path)
+			planted, mark := filepath.Join(at, "planted"), h.Mark()
+			h.WhileFrozen(func() {
+				Unmount(t, path)
 				if at != path {
-					unmount(t, at)
+					Unmount(t, at)
 				}
-				h.must(syscall.Mount("tmpfs", at, "tmpfs", 0, "size=1m"))
-				h.must(os.WriteFile(planted, []byte("theirs"), 0o644))
+				h.Must(syscall.Mount("tmpfs", at, "tmpfs", 0, "size=1m"))
+				h.Must(os.WriteFile(planted, []byte("theirs"), 0o644))
 			})
-			h.shows("not made by this")
-			h.kill()
-			h.start("rec")
-			h.shows("not made by this")
-			if r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms"); r.code == 0 || r.out != "" {
-				t.Errorf("a claim gave out what is not the volume: exit %d, %s", r.code, r.out)
+			h.AwaitStatus("not made by this")
+			h.Kill()
+			h.Start("rec")
+			h.AwaitStatus("not made by this")
+			if r := h.Try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms"); r.Code == 0 || r.Out != "" {
+				t.Errorf("a claim gave out what is not the volume: exit %d, %s", r.Code, r.Out)
 			}
-			h.expect(mark)
+			h.ExpectCalls(mark)
 			if raw, err := os.ReadFile(planted); string(raw) != "theirs" {
 				t.Errorf("the other's file: %q, %v", raw, err)
 			}
-			unmount(t, at)
-			h.await("the repair", func() bool { return strings.Contains(h.volctl("volume", "status", "data"), "mounted, writable") })
-			h.must(os.WriteFile(filepath.Join(path, "file"), nil, 0o644))
-			h.volctl("volume", "detach", "data", "a")
-			h.over("data")
+			Unmount(t, at)
+			h.Await("the repair", func() bool { return strings.Contains(h.Volctl("volume", "status", "data"), "mounted, writable") })
+			h.Must(os.WriteFile(filepath.Join(path, "file"), nil, 0o644))
+			h.Volctl("volume", "detach", "data", "a")
+			h.ExpectClean("data")
 		})
 	}
 }
@@ -114,17 +114,17 @@ func TestForeignMount(t *testing.T) {
 // If the mount dies, the agent mounts the volume again.
 func TestHungStorage(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.register("other", "single-node-writer")
-	h.fault(csitest.Fault{Method: st, Twist: csitest.Served})
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	mounts, mark := h.mounts(), h.mark()
-	h.signalDaemons(syscall.SIGSTOP)
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.Register("other", "single-node-writer")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Twist: csitest.Served})
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	mounts, mark := h.Mounts(), h.Mark()
+	h.SignalDaemons(syscall.SIGSTOP)
 	quick := func(args ...string) string {
 		t.Helper()
 		from := time.Now()
-		out := h.volctl(args...)
+		out := h.Volctl(args...)
 		// The agent promises 1 s. The longer limit allows for a machine under load.
 		if took := time.Since(from); took > 4*time.Second {
 			t.Errorf("volctl %v took %s", args, took)
@@ -138,25 +138,25 @@ func TestHungStorage(t *testing.T) {
 	quick("volume", "list")
 	quick("volume", "claim", "other", "--alloc", "a")
 	quick("volume", "detach", "other", "a")
-	h.must(h.signal(syscall.SIGTERM))
-	h.start("rec")
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Start("rec")
 	if out := quick("volume", "status", "data"); !strings.Contains(out, "no answer since") {
 		t.Errorf("the status after a restart says\n%s", out)
 	}
-	if calls := h.calls(mark).Of("ext/data"); len(calls) > 0 {
+	if calls := h.Calls(mark).Of("ext/data"); len(calls) > 0 {
 		t.Errorf("what hangs was not left alone:\n%s", calls)
 	}
-	h.signalDaemons(syscall.SIGCONT)
-	h.shows("mounted, writable")
-	if got := h.mounts(); got != mounts {
+	h.SignalDaemons(syscall.SIGCONT)
+	h.AwaitStatus("mounted, writable")
+	if got := h.Mounts(); got != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
-	h.signalDaemons(syscall.SIGSTOP)
-	h.shows("no answer since")
-	h.signalDaemons(syscall.SIGKILL)
-	h.shows("mounted, writable")
-	h.volctl("volume", "detach", "data", "a")
-	h.over("data")
+	h.SignalDaemons(syscall.SIGSTOP)
+	h.AwaitStatus("no answer since")
+	h.SignalDaemons(syscall.SIGKILL)
+	h.AwaitStatus("mounted, writable")
+	h.Volctl("volume", "detach", "data", "a")
+	h.ExpectClean("data")
 }
 
 // TestHungPublish checks a publish that returns OK but whose mount never answers. The claim fails
@@ -164,19 +164,19 @@ func TestHungStorage(t *testing.T) {
 // unmounts it.
 func TestHungPublish(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "2s", nil)
-	h.register("data", "single-node-writer")
-	h.register("other", "single-node-writer")
-	h.fault(csitest.Fault{Method: pub, Volume: "ext/data", Twist: csitest.Hung})
-	r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "1s")
-	if r.code != 5 || r.out != "" {
-		t.Errorf("exit %d, stdout %q, stderr %q", r.code, r.out, r.err)
+	h := StartRecorded(t, "2s", nil)
+	h.Register("data", "single-node-writer")
+	h.Register("other", "single-node-writer")
+	h.AddFaults(csitest.Fault{Method: csitest.NodePublish, Volume: "ext/data", Twist: csitest.Hung})
+	r := h.Try("volume", "claim", "data", "--alloc", "a", "--timeout", "1s")
+	if r.Code != 5 || r.Out != "" {
+		t.Errorf("exit %d, stdout %q, stderr %q", r.Code, r.Out, r.Err)
 	}
-	h.volctl("volume", "claim", "other", "--alloc", "a")
-	h.volctl("volume", "detach", "other")
-	h.must(h.cfg.Faults().Clear()) // now the mount dies
-	h.over("data")
-	h.lives()
+	h.Volctl("volume", "claim", "other", "--alloc", "a")
+	h.Volctl("volume", "detach", "other")
+	h.Must(h.Config.Faults().Clear()) // now the mount dies
+	h.ExpectClean("data")
+	h.UseTwice()
 }
 
 // TestPluginDown starts an agent whose plugin does not become ready. The claims stay mounted, and
@@ -184,53 +184,53 @@ func TestHungPublish(t *testing.T) {
 // again, and does not disturb processes that use the volume.
 func TestPluginDown(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	file := h.writer(h.volctl("volume", "claim", "data", "--alloc", "a"))
-	claims, mounts, mark := h.volctl("claim", "list", "-o", "json"), h.mounts(), h.mark()
-	pid := h.pluginPID("rec")
-	h.kill()
-	h.must(syscall.Kill(pid, syscall.SIGKILL))
-	h.fault(csitest.Fault{Method: csitest.Probe, Code: codes.Unavailable, Times: -1})
-	h.start()
-	h.shows("mounted, writable, plugin unavailable")
-	if out := h.volctl("volume", "claim", "data", "--alloc", "a"); out != filepath.Dir(file) {
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	file := h.StartWriter(h.Volctl("volume", "claim", "data", "--alloc", "a"))
+	claims, mounts, mark := h.Volctl("claim", "list", "-o", "json"), h.Mounts(), h.Mark()
+	pid := h.PluginPID("rec")
+	h.Kill()
+	h.Must(syscall.Kill(pid, syscall.SIGKILL))
+	h.AddFaults(csitest.Fault{Method: csitest.Probe, Code: codes.Unavailable, Times: -1})
+	h.Start()
+	h.AwaitStatus("mounted, writable, plugin unavailable")
+	if out := h.Volctl("volume", "claim", "data", "--alloc", "a"); out != filepath.Dir(file) {
 		t.Errorf("the same claim again says %q", out)
 	}
-	if got := h.mounts(); got != mounts {
+	if got := h.Mounts(); got != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
-	was := size(file)
-	h.await("the writer to go on", func() bool { return size(file) > was })
-	h.must(h.cfg.Faults().Clear())
-	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
-	h.await("the plugin to be available", func() bool { return !strings.Contains(h.volctl("volume", "status", "data"), "unavailable") })
-	if got := h.volctl("claim", "list", "-o", "json"); got != claims {
+	was := FileSize(file)
+	h.Await("the writer to go on", func() bool { return FileSize(file) > was })
+	h.Must(h.Config.Faults().Clear())
+	h.Volctl("wait", "--plugin", "rec", "--timeout", "60s")
+	h.Await("the plugin to be available", func() bool { return !strings.Contains(h.Volctl("volume", "status", "data"), "unavailable") })
+	if got := h.Volctl("claim", "list", "-o", "json"); got != claims {
 		t.Errorf("the claims changed:\n%s\nwere:\n%s", got, claims)
 	}
-	h.expect(mark)
+	h.ExpectCalls(mark)
 }
 
 // TestHolderIsNamed checks that the error of a refused claim names the holder of the volume, the
 // age of the holder's claim, and the command that frees the volume. This command must work.
 func TestHolderIsNamed(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "first one")
-	r := h.try("volume", "claim", "data", "--alloc", "second")
-	if r.code != 4 || !strings.Contains(r.err, `"first one" (mounted, for `) {
-		t.Errorf("exit %d, %s", r.code, r.err)
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "first one")
+	r := h.Try("volume", "claim", "data", "--alloc", "second")
+	if r.Code != 4 || !strings.Contains(r.Err, `"first one" (mounted, for `) {
+		t.Errorf("exit %d, %s", r.Code, r.Err)
 	}
-	_, hint, _ := strings.Cut(r.err, "hint: ")
+	_, hint, _ := strings.Cut(r.Err, "hint: ")
 	cmd := exec.Command("sh", "-c", hint)
-	cmd.Env = h.env
+	cmd.Env = h.Env
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("the hint %q: %v\n%s", hint, err, out)
 	}
-	h.volctl("volume", "claim", "data", "--alloc", "second")
-	h.volctl("volume", "detach", "data")
-	h.over("data")
+	h.Volctl("volume", "claim", "data", "--alloc", "second")
+	h.Volctl("volume", "detach", "data")
+	h.ExpectClean("data")
 }
 
 // TestPlanted checks that a detach does not remove foreign files and mounts in the agent's
@@ -238,31 +238,31 @@ func TestHolderIsNamed(t *testing.T) {
 // beside them.
 func TestPlanted(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	target := h.volctl("volume", "claim", "data", "--alloc", "a")
-	staging := h.stagingPath("data")
-	h.must(os.WriteFile(filepath.Join(target, "file"), []byte("kept"), 0o644))
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	target := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	staging := h.StagingPath("data")
+	h.Must(os.WriteFile(filepath.Join(target, "file"), []byte("kept"), 0o644))
 	// Unmount the volume for a moment, and write files to the directories under the mounts.
 	planted := map[string]string{
 		filepath.Join(target, "under"): "under the target", filepath.Join(staging, "under"): "under the staging path",
-		filepath.Join(filepath.Dir(target), "beside"): "beside the target", filepath.Join(h.dir, "d/csi/rec/staging/beside/file"): "another's mount",
+		filepath.Join(filepath.Dir(target), "beside"): "beside the target", filepath.Join(h.Dir, "d/csi/rec/staging/beside/file"): "another's mount",
 	}
-	beside := filepath.Join(h.dir, "d/csi/rec/staging/beside")
-	h.must(os.Mkdir(beside, 0o755))
-	h.must(syscall.Mount("tmpfs", beside, "tmpfs", 0, "size=1m"))
-	h.frozen(func() {
-		unmount(t, target)
-		unmount(t, staging)
+	beside := filepath.Join(h.Dir, "d/csi/rec/staging/beside")
+	h.Must(os.Mkdir(beside, 0o755))
+	h.Must(syscall.Mount("tmpfs", beside, "tmpfs", 0, "size=1m"))
+	h.WhileFrozen(func() {
+		Unmount(t, target)
+		Unmount(t, staging)
 		for path, words := range planted {
-			h.must(os.WriteFile(path, []byte(words), 0o640))
+			h.Must(os.WriteFile(path, []byte(words), 0o640))
 		}
 	})
-	h.await("the repair", func() bool { return strings.Contains(h.volctl("volume", "status", "data"), "mounted, writable") })
-	h.volctl("volume", "detach", "data", "a")
-	h.kill()
-	h.start("rec")
-	h.volctl("volume", "deregister", "data")
+	h.Await("the repair", func() bool { return strings.Contains(h.Volctl("volume", "status", "data"), "mounted, writable") })
+	h.Volctl("volume", "detach", "data", "a")
+	h.Kill()
+	h.Start("rec")
+	h.Volctl("volume", "deregister", "data")
 	for path, words := range planted {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -273,8 +273,8 @@ func TestPlanted(t *testing.T) {
 			t.Errorf("%s holds %q, %v, mode %v", path, raw, err, info.Mode())
 		}
 	}
-	unmount(t, beside)
-	h.allGone()
+	Unmount(t, beside)
+	h.ExpectNoMounts()
 }
 
 // TestFailureIsExplained checks that the status of a failure shows the step, the call, the code,
@@ -282,25 +282,25 @@ func TestPlanted(t *testing.T) {
 // and a fix.
 func TestFailureIsExplained(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "2s", nil)
-	h.register("data", "single-node-writer")
-	h.fault(csitest.Fault{Method: st, Code: codes.Internal, Message: "no such flavour", Times: -1})
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
-	h.await("three tries", func() bool { return h.calls(0).Count(st) >= 3 })
-	h.shows("stuck")
-	out := h.volctl("volume", "status", "data")
+	h := StartRecorded(t, "2s", nil)
+	h.Register("data", "single-node-writer")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Code: codes.Internal, Message: "no such flavour", Times: -1})
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+	h.Await("three tries", func() bool { return h.Calls(0).Count(csitest.NodeStage) >= 3 })
+	h.AwaitStatus("stuck")
+	out := h.Volctl("volume", "status", "data")
 	for _, words := range []string{"NodeStageVolume", "failed in the plugin", "no such flavour", "×", "next in", "volctl "} {
 		if !strings.Contains(out, words) {
 			t.Errorf("the status does not say %q:\n%s", words, out)
 		}
 	}
-	r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms")
+	r := h.Try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms")
 	for _, words := range []string{"NodeStageVolume", "failed in the plugin", "no such flavour", "tries"} {
-		if r.code != 5 || !strings.Contains(r.err, words) {
-			t.Errorf("the claim does not say %q: exit %d, %s", words, r.code, r.err)
+		if r.Code != 5 || !strings.Contains(r.Err, words) {
+			t.Errorf("the claim does not say %q: exit %d, %s", words, r.Code, r.Err)
 		}
 	}
-	h.must(h.cfg.Faults().Clear())
-	h.volctl("volume", "detach", "data", "a")
-	h.over("data")
+	h.Must(h.Config.Faults().Clear())
+	h.Volctl("volume", "detach", "data", "a")
+	h.ExpectClean("data")
 }

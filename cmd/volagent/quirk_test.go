@@ -15,25 +15,25 @@ import (
 
 // Each test in this file uses a plugin with a permanent property of a real plugin.
 
-// unmount unmounts a path that must be mounted. It unmounts lazily, because the agent may have the
+// Unmount unmounts a path that must be mounted. It unmounts lazily, because the agent may have the
 // path open for a check.
-func unmount(t *testing.T, path string) {
+func Unmount(t *testing.T, path string) {
 	t.Helper()
 	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
 		t.Fatalf("cannot unmount %s: %v", path, err)
 	}
 }
 
-// frozen stops the agent while do runs, so that the agent sees either all effects of do or none.
+// WhileFrozen stops the agent while do runs, so that the agent sees either all effects of do or none.
 // Otherwise the agent could see a part of them when it checks the volume after its last step.
-func (h *host) frozen(do func()) {
-	h.t.Helper()
-	agent := h.cmd.Process
-	h.must(agent.Signal(syscall.SIGSTOP))
-	defer func() { h.must(agent.Signal(syscall.SIGCONT)) }()
-	h.await("the agent to stand still", func() bool {
+func (h *Host) WhileFrozen(do func()) {
+	h.T.Helper()
+	agent := h.Cmd.Process
+	h.Must(agent.Signal(syscall.SIGSTOP))
+	defer func() { h.Must(agent.Signal(syscall.SIGCONT)) }()
+	h.Await("the agent to stand still", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", agent.Pid))
-		h.must(err)
+		h.Must(err)
 		return strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") T")
 	})
 	do()
@@ -67,14 +67,14 @@ func TestQuirks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newRecorded(t, "10s", func(c *csitest.Config) { tt.tune(t, c) })
-			h.register("data", "single-node-writer")
-			h.lives()
+			h := StartRecorded(t, "10s", func(c *csitest.Config) { tt.tune(t, c) })
+			h.Register("data", "single-node-writer")
+			h.UseTwice()
 			for _, args := range [][]string{{"volume", "list"}, {"volume", "status", "data"}, {"plugin", "status", "rec"}, {"node", "status"}} {
-				h.volctl(args...)
+				h.Volctl(args...)
 			}
-			j, err := csitest.LoadJournal(h.cfg.JournalPath())
-			h.must(err)
+			j, err := csitest.LoadJournal(h.Config.JournalPath())
+			h.Must(err)
 			if j.Starts != 1 {
 				t.Errorf("the plugin was started %d times", j.Starts)
 			}
@@ -89,50 +89,50 @@ func TestQuirks(t *testing.T) {
 // reason, and sends no useless call to the controller.
 func TestNoNodeService(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.NoNode = true })
-	h.register("data", "single-node-writer")
-	mark := h.mark()
-	r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "20s")
-	if r.code != 4 || !strings.Contains(r.err, "node service") {
-		t.Errorf("exit %d, %s", r.code, r.err)
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.NoNode = true })
+	h.Register("data", "single-node-writer")
+	mark := h.Mark()
+	r := h.Try("volume", "claim", "data", "--alloc", "a", "--timeout", "20s")
+	if r.Code != 4 || !strings.Contains(r.Err, "node service") {
+		t.Errorf("exit %d, %s", r.Code, r.Err)
 	}
-	h.over("data")
-	h.expect(mark)
+	h.ExpectClean("data")
+	h.ExpectCalls(mark)
 }
 
 // TestSecretsEverywhere checks a plugin that requires the volume's secrets in every call that has a
 // field for secrets.
 func TestSecretsEverywhere(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.WantSecrets = map[string]string{"user": "u", "key": "k"} })
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.WantSecrets = map[string]string{"user": "u", "key": "k"} })
 	for _, name := range []string{"u", "k"} {
-		h.must(os.WriteFile(filepath.Join(h.dir, name), []byte(name), 0o600))
+		h.Must(os.WriteFile(filepath.Join(h.Dir, name), []byte(name), 0o600))
 	}
-	h.registerWith("external_id: x\nsecrets:\n  user: {file: " + h.dir + "/u}\n  key: {file: " + h.dir + "/k}\n")
-	h.lives() // the plugin reports a call without secrets as a violation
+	h.RegisterWith("external_id: x\nsecrets:\n  user: {file: " + h.Dir + "/u}\n  key: {file: " + h.Dir + "/k}\n")
+	h.UseTwice() // the plugin reports a call without secrets as a violation
 }
 
 // TestOldSocket checks a plugin that cannot replace its socket file. After a kill the file remains
 // and refuses connections. The agent must remove the file before it restarts the plugin.
 func TestOldSocket(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.OldSocket = true })
-	h.register("data", "single-node-writer")
-	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	mounts, mark := h.mounts(), h.mark()
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.OldSocket = true })
+	h.Register("data", "single-node-writer")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	mounts, mark := h.Mounts(), h.Mark()
 	for range 2 {
-		pid := h.pluginPID("rec")
-		h.must(syscall.Kill(pid, syscall.SIGKILL))
-		h.await("another process", func() bool { now := h.pluginPID("rec"); return now != 0 && now != pid })
-		h.volctl("wait", "--plugin", "rec", "--timeout", "20s")
+		pid := h.PluginPID("rec")
+		h.Must(syscall.Kill(pid, syscall.SIGKILL))
+		h.Await("another process", func() bool { now := h.PluginPID("rec"); return now != 0 && now != pid })
+		h.Volctl("wait", "--plugin", "rec", "--timeout", "20s")
 	}
-	h.expect(mark)
-	if got := h.mounts(); got != mounts {
+	h.ExpectCalls(mark)
+	if got := h.Mounts(); got != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
-	h.must(os.WriteFile(filepath.Join(path, "file"), nil, 0o644))
-	h.volctl("volume", "detach", "data")
-	h.over("data")
+	h.Must(os.WriteFile(filepath.Join(path, "file"), nil, 0o644))
+	h.Volctl("volume", "detach", "data")
+	h.ExpectClean("data")
 }
 
 // TestFuseDaemons checks FUSE daemons that serve mounts and belong to the plugin's process group.
@@ -140,34 +140,34 @@ func TestOldSocket(t *testing.T) {
 // stop of the agent.
 func TestFuseDaemons(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.fault(csitest.Fault{Method: st, Twist: csitest.Served})
-	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	mounts, mark := h.mounts(), h.mark()
-	pid := h.pluginPID("rec")
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.AddFaults(csitest.Fault{Method: st, Twist: csitest.Served})
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	mounts, mark := h.Mounts(), h.Mark()
+	pid := h.PluginPID("rec")
 	alive := func(what string) {
 		t.Helper()
-		h.await("another plugin, "+what, func() bool { now := h.pluginPID("rec"); return now != 0 && now != pid })
-		pid = h.pluginPID("rec")
-		h.volctl("wait", "--plugin", "rec", "--timeout", "20s")
+		h.Await("another plugin, "+what, func() bool { now := h.PluginPID("rec"); return now != 0 && now != pid })
+		pid = h.PluginPID("rec")
+		h.Volctl("wait", "--plugin", "rec", "--timeout", "20s")
 		if _, err := os.ReadDir(path); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	h.must(syscall.Kill(pid, syscall.SIGKILL))
+	h.Must(syscall.Kill(pid, syscall.SIGKILL))
 	alive("after a kill")
-	h.must(h.signal(syscall.SIGTERM))
+	h.Must(h.Signal(syscall.SIGTERM))
 	if _, err := os.ReadDir(path); err != nil {
 		t.Errorf("without an agent: %v", err)
 	}
-	h.start("rec")
-	h.expect(mark)
-	if got := h.mounts(); got != mounts {
+	h.Start("rec")
+	h.ExpectCalls(mark)
+	if got := h.Mounts(); got != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
-	h.volctl("volume", "detach", "data")
-	h.over("data")
+	h.Volctl("volume", "detach", "data")
+	h.ExpectClean("data")
 }
 
 // TestSharedPropagation checks a plugin that needs shared mount propagation on the parent of the
@@ -178,7 +178,7 @@ func TestSharedPropagation(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		t.Run(fmt.Sprint(shared), func(t *testing.T) {
 			t.Parallel()
-			h := newRecorded(t, "2s", func(c *csitest.Config) {
+			h := StartRecorded(t, "2s", func(c *csitest.Config) {
 				early(t, c, csitest.Fault{Twist: csitest.Sharing, Times: -1})
 				if !shared {
 					return
@@ -193,22 +193,22 @@ func TestSharedPropagation(t *testing.T) {
 					}
 				})
 			})
-			h.register("data", "single-node-writer")
-			log, err := os.ReadFile(h.log.Name())
-			h.must(err)
-			if said := strings.Contains(string(log), "make-shared "+h.dir+"/d/csi"); said == shared {
+			h.Register("data", "single-node-writer")
+			log, err := os.ReadFile(h.Log.Name())
+			h.Must(err)
+			if said := strings.Contains(string(log), "make-shared "+h.Dir+"/d/csi"); said == shared {
 				t.Errorf("the agent said it: %v", said)
 			}
 			if shared {
-				h.lives()
+				h.UseTwice()
 				return
 			}
-			r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "1s")
-			if r.code != 5 || !strings.Contains(r.err, "is not in a shared mount") {
-				t.Errorf("exit %d, %s", r.code, r.err)
+			r := h.Try("volume", "claim", "data", "--alloc", "a", "--timeout", "1s")
+			if r.Code != 5 || !strings.Contains(r.Err, "is not in a shared mount") {
+				t.Errorf("exit %d, %s", r.Code, r.Err)
 			}
-			h.must(h.cfg.Faults().Clear()) // unstage needs shared propagation too
-			h.over("data")
+			h.Must(h.Config.Faults().Clear()) // unstage needs shared propagation too
+			h.ExpectClean("data")
 		})
 	}
 }

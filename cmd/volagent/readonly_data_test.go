@@ -16,12 +16,12 @@ import (
 // read-only. The agent reports this and refuses claims, but can still detach mounted volumes.
 func TestReadOnlyDataDir(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
-	h.must(h.signal(syscall.SIGTERM))
-	h.stopPlugins()
-	data, image := filepath.Join(h.dir, "d"), filepath.Join(h.dir, "image")
-	h.must(os.RemoveAll(data))
-	h.must(os.Mkdir(data, 0o711))
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.StopPlugins()
+	data, image := filepath.Join(h.Dir, "d"), filepath.Join(h.Dir, "image")
+	h.Must(os.RemoveAll(data))
+	h.Must(os.Mkdir(data, 0o711))
 	run := func(name string, args ...string) {
 		t.Helper()
 		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
@@ -31,31 +31,31 @@ func TestReadOnlyDataDir(t *testing.T) {
 	run("truncate", "-s", "64M", image)
 	run("mkfs.ext4", "-q", "-F", image)
 	run("mount", "-o", "loop,errors=remount-ro", image, data)
-	t.Cleanup(func() { h.must(syscall.Unmount(data, syscall.MNT_DETACH)) })
-	h.start("rec")
-	h.register("a", "single-node-multi-writer")
-	h.register("b", "single-node-writer")
-	path := h.volctl("volume", "claim", "a", "--alloc", "one")
-	h.volctl("volume", "claim", "a", "--alloc", "two")
-	h.kill()
+	t.Cleanup(func() { h.Must(syscall.Unmount(data, syscall.MNT_DETACH)) })
+	h.Start("rec")
+	h.Register("a", "single-node-multi-writer")
+	h.Register("b", "single-node-writer")
+	path := h.Volctl("volume", "claim", "a", "--alloc", "one")
+	h.Volctl("volume", "claim", "a", "--alloc", "two")
+	h.Kill()
 	run("mount", "-o", "remount,abort", data) // the kernel does the same after a disk error
 	if err := os.WriteFile(filepath.Join(data, "file"), nil, 0o600); !errors.Is(err, syscall.EROFS) {
 		t.Fatalf("the data dir can be written: %v", err)
 	}
 
-	h.start("rec")
-	h.says("can only be read", "node", "status")
-	h.refused(1, "read-only file system", "volume", "claim", "b")
-	if ids := strings.Join(h.doctor().ids(), " "); !strings.Contains(ids, "db-commit:state.db") {
+	h.Start("rec")
+	h.ExpectOutput("can only be read", "node", "status")
+	h.ExpectRefusal(1, "read-only file system", "volume", "claim", "b")
+	if ids := strings.Join(Doctor(h.Host).IDs(), " "); !strings.Contains(ids, "db-commit:state.db") {
 		t.Errorf("doctor finds %s", ids)
 	}
-	h.must(os.WriteFile(filepath.Join(path, "file"), []byte("x"), 0o600))
+	h.Must(os.WriteFile(filepath.Join(path, "file"), []byte("x"), 0o600))
 	for _, alloc := range []string{"one", "two"} {
-		h.volctl("volume", "detach", "a", alloc)
+		h.Volctl("volume", "detach", "a", alloc)
 	}
-	if left := h.mounts(); strings.Contains(left, "/csi/") || len(h.claims()) != 0 {
-		t.Errorf("claims are %q; mounted are\n%s", h.claims(), left)
+	if left := h.Mounts(); strings.Contains(left, "/csi/") || len(h.Claims()) != 0 {
+		t.Errorf("claims are %q; mounted are\n%s", h.Claims(), left)
 	}
-	h.kill()
-	h.stopPlugins()
+	h.Kill()
+	h.StopPlugins()
 }

@@ -17,125 +17,125 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// recorded is a host with the recording plugin. This plugin records every call, checks the rules of
+// Recorded is a host with the recording plugin. This plugin records every call, checks the rules of
 // CSI, and fails on command.
-type recorded struct {
-	*host
-	cfg  csitest.Config
-	slow bool // the plugin starts slowly
+type Recorded struct {
+	*Host
+	Config csitest.Config
+	Slow   bool // the plugin starts slowly
 }
 
-// newRecorded starts a host whose plugin "rec" needs ControllerPublish and staging. deadline is the
+// StartRecorded starts a host whose plugin "rec" needs ControllerPublish and staging. deadline is the
 // timeout of each call.
-func newRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) recorded {
+func StartRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Recorded {
 	t.Helper()
-	h := prepared(t, deadline, tune)
-	h.start("rec")
+	h := NewRecorded(t, deadline, tune)
+	h.Start("rec")
 	return h
 }
 
-// prepared returns the same host as newRecorded, but does not start the agent.
-func prepared(t *testing.T, deadline string, tune func(*csitest.Config)) recorded {
+// NewRecorded returns the same host as StartRecorded, but does not start the agent.
+func NewRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Recorded {
 	t.Helper()
-	h := recorded{host: newHost(t)}
-	h.cfg = csitest.Config{
-		Base: filepath.Join(h.dir, "p"), NodeID: "test-host",
+	h := Recorded{Host: NewHost(t)}
+	h.Config = csitest.Config{
+		Base: filepath.Join(h.Dir, "p"), NodeID: "test-host",
 		Attach: true, Stage: true, Stats: true, CreateDelete: true, MultiWriter: true, AnyVolume: true,
 	}
 	if tune != nil {
-		tune(&h.cfg)
+		tune(&h.Config)
 	}
-	h.writePlugin(deadline)
-	t.Cleanup(h.kept)
+	h.WritePlugin(deadline)
+	t.Cleanup(h.ExpectNoViolations)
 	return h
 }
 
-// writePlugin writes the file of the plugin "rec".
-func (h recorded) writePlugin(deadline string) {
-	h.t.Helper()
+// WritePlugin writes the file of the plugin "rec".
+func (h Recorded) WritePlugin(deadline string) {
+	h.T.Helper()
 	self, err := os.Executable()
-	h.must(err)
-	if h.slow {
+	h.Must(err)
+	if h.Slow {
 		// Many real plugins also need some time before they serve calls.
-		script := filepath.Join(h.dir, "slow")
-		h.must(os.WriteFile(script, []byte("#!/bin/sh\nsleep 0.2\nexec "+self+"\n"), 0o755))
+		script := filepath.Join(h.Dir, "slow")
+		h.Must(os.WriteFile(script, []byte("#!/bin/sh\nsleep 0.2\nexec "+self+"\n"), 0o755))
 		self = script
 	}
-	file, err := h.cfg.PluginFile("rec", self)
-	h.must(err)
+	file, err := h.Config.PluginFile("rec", self)
+	h.Must(err)
 	text := strings.TrimSuffix(strings.TrimSpace(string(file)), "}") +
 		fmt.Sprintf(`, "timeouts": {"node": %q, "controller": %q}}`, deadline, deadline)
-	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
 }
 
-// kept asserts that the plugin's journal shows no violation of CSI.
-func (h recorded) kept() {
-	j, err := csitest.LoadJournal(h.cfg.JournalPath())
+// ExpectNoViolations asserts that the plugin's journal shows no violation of CSI.
+func (h Recorded) ExpectNoViolations() {
+	j, err := csitest.LoadJournal(h.Config.JournalPath())
 	if err != nil {
-		h.t.Error(err)
+		h.T.Error(err)
 	}
 	for _, v := range j.Violations {
-		h.t.Errorf("a rule of CSI was broken: %s", v)
+		h.T.Errorf("a rule of CSI was broken: %s", v)
 	}
 }
 
-// calls returns the state-changing calls that the plugin received since a mark.
-func (h recorded) calls(since int64) csitest.Calls {
-	h.t.Helper()
-	all, err := csitest.ReadJournal(h.cfg.JournalPath())
-	h.must(err)
+// Calls returns the state-changing calls that the plugin received since a mark.
+func (h Recorded) Calls(since int64) csitest.Calls {
+	h.T.Helper()
+	all, err := csitest.ReadJournal(h.Config.JournalPath())
+	h.Must(err)
 	return all.Since(since).Mutating()
 }
 
-func (h recorded) mark() int64 {
-	h.t.Helper()
-	all, err := csitest.ReadJournal(h.cfg.JournalPath())
-	h.must(err)
+func (h Recorded) Mark() int64 {
+	h.T.Helper()
+	all, err := csitest.ReadJournal(h.Config.JournalPath())
+	h.Must(err)
 	return all.Mark()
 }
 
-// register registers a volume that already exists in the plugin's storage.
-func (h recorded) register(id, mode string) {
-	h.t.Helper()
-	file := filepath.Join(h.dir, id+".yaml")
-	h.must(os.WriteFile(file, fmt.Appendf(nil,
+// Register registers a volume that already exists in the plugin's storage.
+func (h Recorded) Register(id, mode string) {
+	h.T.Helper()
+	file := filepath.Join(h.Dir, id+".yaml")
+	h.Must(os.WriteFile(file, fmt.Appendf(nil,
 		"id: %s\nplugin_id: rec\nexternal_id: ext/%s\ncapabilities:\n- {access_mode: %s, attachment_mode: file-system}\n", id, id, mode), 0o644))
-	h.volctl("volume", "register", file)
+	h.Volctl("volume", "register", file)
 }
 
-func (h recorded) fault(f ...csitest.Fault) {
-	h.t.Helper()
-	_, err := h.cfg.Faults().Add(f...)
-	h.must(err)
+func (h Recorded) AddFaults(f ...csitest.Fault) {
+	h.T.Helper()
+	_, err := h.Config.Faults().Add(f...)
+	h.Must(err)
 }
 
-// expect asserts that the plugin received exactly the given calls since a mark, in this order.
-func (h recorded) expect(since int64, want ...string) {
-	h.t.Helper()
-	if got := h.calls(since).Methods(); !slices.Equal(got, want) {
-		h.t.Fatalf("calls:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+// ExpectCalls asserts that the plugin received exactly the given calls since a mark, in this order.
+func (h Recorded) ExpectCalls(since int64, want ...string) {
+	h.T.Helper()
+	if got := h.Calls(since).Methods(); !slices.Equal(got, want) {
+		h.T.Fatalf("calls:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 }
 
-// writer starts a process that appends to a file in dir until the test ends. The process keeps the
+// StartWriter starts a process that appends to a file in dir until the test ends. The process keeps the
 // file open all the time. writer returns the name of the file.
-func (h recorded) writer(dir string) string {
-	h.t.Helper()
+func (h Recorded) StartWriter(dir string) string {
+	h.T.Helper()
 	file := filepath.Join(dir, "log")
 	cmd := exec.Command("sh", "-c", `exec >> "$0"; while :; do echo line; sleep 0.01; done`, file)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	h.must(cmd.Start())
-	h.t.Cleanup(func() {
-		h.must(cmd.Process.Kill())
+	h.Must(cmd.Start())
+	h.T.Cleanup(func() {
+		h.Must(cmd.Process.Kill())
 		if err := cmd.Wait(); err == nil {
-			h.t.Error("the writer ended by itself")
+			h.T.Error("the writer ended by itself")
 		}
 	})
-	h.await("the first line", func() bool { return size(file) > 0 })
+	h.Await("the first line", func() bool { return FileSize(file) > 0 })
 	return file
 }
 
-func size(file string) int64 {
+func FileSize(file string) int64 {
 	info, err := os.Stat(file)
 	if err != nil {
 		return 0
@@ -146,61 +146,61 @@ func size(file string) int64 {
 // TestRestart kills the agent several times while there are three claims and processes write to the
 // volumes. The next agent finds the plugin, the claims and the mounts, and sends no call.
 func TestRestart(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("shared", "single-node-multi-writer")
-	h.register("own", "single-node-writer")
+	h := StartRecorded(t, "10s", nil)
+	h.Register("shared", "single-node-multi-writer")
+	h.Register("own", "single-node-writer")
 	paths := []string{
-		h.volctl("volume", "claim", "shared", "--alloc", "a"),
-		h.volctl("volume", "claim", "shared", "--alloc", "b", "--read-only"),
-		h.volctl("volume", "claim", "own", "--alloc", "a"),
+		h.Volctl("volume", "claim", "shared", "--alloc", "a"),
+		h.Volctl("volume", "claim", "shared", "--alloc", "b", "--read-only"),
+		h.Volctl("volume", "claim", "own", "--alloc", "a"),
 	}
-	one, two := h.writer(paths[0]), h.writer(paths[2])
-	claims, mounts, pid, mark := h.volctl("claim", "list", "-o", "json"), h.mounts(), h.pluginPID("rec"), h.mark()
+	one, two := h.StartWriter(paths[0]), h.StartWriter(paths[2])
+	claims, mounts, pid, mark := h.Volctl("claim", "list", "-o", "json"), h.Mounts(), h.PluginPID("rec"), h.Mark()
 	for round := range 5 {
 		if round == 4 {
-			h.must(h.signal(syscall.SIGTERM)) // a normal exit leaves the same state as a kill
+			h.Must(h.Signal(syscall.SIGTERM)) // a normal exit leaves the same state as a kill
 		} else {
-			h.kill()
+			h.Kill()
 		}
-		was := size(one)
-		h.await("the writer to go on without an agent", func() bool { return size(one) > was })
-		h.start("rec")
-		h.await("all volumes to be looked at", func() bool { return strings.Count(h.volctl("volume", "list"), " mounted ") == 2 })
-		if got := h.volctl("claim", "list", "-o", "json"); got != claims {
+		was := FileSize(one)
+		h.Await("the writer to go on without an agent", func() bool { return FileSize(one) > was })
+		h.Start("rec")
+		h.Await("all volumes to be looked at", func() bool { return strings.Count(h.Volctl("volume", "list"), " mounted ") == 2 })
+		if got := h.Volctl("claim", "list", "-o", "json"); got != claims {
 			t.Fatalf("the claims changed:\n%s\nwere:\n%s", got, claims)
 		}
-		if got := h.mounts(); got != mounts {
+		if got := h.Mounts(); got != mounts {
 			t.Fatalf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 		}
-		if got := h.pluginPID("rec"); got != pid {
+		if got := h.PluginPID("rec"); got != pid {
 			t.Fatalf("the plugin is process %d, was %d", got, pid)
 		}
-		h.expect(mark)
-		was = size(two)
-		h.await("the writer to go on", func() bool { return size(two) > was })
+		h.ExpectCalls(mark)
+		was = FileSize(two)
+		h.Await("the writer to go on", func() bool { return FileSize(two) > was })
 	}
 	// The agent still knows all claims of a staged volume.
-	h.volctl("volume", "detach", "shared", "b")
-	h.expect(mark, csitest.NodeUnpublish)
+	h.Volctl("volume", "detach", "shared", "b")
+	h.ExpectCalls(mark, csitest.NodeUnpublish)
 }
 
 // TestOrder checks that the agent makes every call in the life of two claims exactly once and in
 // the right order.
 func TestOrder(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-multi-writer")
-	mark := h.mark()
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.volctl("volume", "claim", "data", "--alloc", "b")
-	h.volctl("volume", "claim", "data", "--alloc", "b")
-	h.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish, csitest.NodePublish)
-	mark = h.mark()
-	h.volctl("volume", "detach", "data", "a")
-	h.expect(mark, csitest.NodeUnpublish)
-	h.volctl("volume", "detach", "data", "b")
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
-	h.allGone()
-	if out := h.volctl("volume", "list"); !strings.Contains(out, "free") {
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-multi-writer")
+	mark := h.Mark()
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Volctl("volume", "claim", "data", "--alloc", "b")
+	h.Volctl("volume", "claim", "data", "--alloc", "b")
+	h.ExpectCalls(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish, csitest.NodePublish)
+	mark = h.Mark()
+	h.Volctl("volume", "detach", "data", "a")
+	h.ExpectCalls(mark, csitest.NodeUnpublish)
+	h.Volctl("volume", "detach", "data", "b")
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	h.ExpectNoMounts()
+	if out := h.Volctl("volume", "list"); !strings.Contains(out, "free") {
 		t.Errorf("the volume is not free:\n%s", out)
 	}
 }
@@ -233,23 +233,23 @@ func TestFaults(t *testing.T) {
 		{"the plugin dies in publish", csitest.Fault{Method: pub, Crash: csitest.BeforeEffect}, []string{cp, st, pub, unpub, pub}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newRecorded(t, "2s", nil)
-			h.register("data", "single-node-writer")
-			mark := h.mark()
-			h.fault(tt.fault)
-			path := h.volctl("volume", "claim", "data", "--alloc", "a", "--timeout", "60s")
-			h.expect(mark, tt.calls...)
-			h.must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))
-			if _, err := os.Stat(filepath.Join(h.cfg.Base, "volumes")); err != nil {
+			h := StartRecorded(t, "2s", nil)
+			h.Register("data", "single-node-writer")
+			mark := h.Mark()
+			h.AddFaults(tt.fault)
+			path := h.Volctl("volume", "claim", "data", "--alloc", "a", "--timeout", "60s")
+			h.ExpectCalls(mark, tt.calls...)
+			h.Must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))
+			if _, err := os.Stat(filepath.Join(h.Config.Base, "volumes")); err != nil {
 				t.Fatal(err)
 			}
-			h.volctl("volume", "detach", "data", "a")
-			h.allGone()
-			path = h.volctl("volume", "claim", "data", "--alloc", "b")
+			h.Volctl("volume", "detach", "data", "a")
+			h.ExpectNoMounts()
+			path = h.Volctl("volume", "claim", "data", "--alloc", "b")
 			if raw, err := os.ReadFile(filepath.Join(path, "file")); string(raw) != "kept" {
 				t.Errorf("the data is %q, %v", raw, err)
 			}
-			h.volctl("volume", "detach", "data")
+			h.Volctl("volume", "detach", "data")
 		})
 	}
 }
@@ -257,26 +257,26 @@ func TestFaults(t *testing.T) {
 // TestFinalError checks a claim that can never succeed. The claim fails with the plugin's message.
 // The agent withdraws the claim and undoes its calls.
 func TestFinalError(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	mark := h.mark()
-	h.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "no such flavour"})
-	r := h.try("volume", "claim", "data", "--alloc", "a")
-	if r.code != 1 || !strings.Contains(r.err, "no such flavour") || !strings.Contains(r.err, "withdrawn") || r.out != "" {
-		t.Fatalf("exit %d, stdout %q, stderr %q", r.code, r.out, r.err)
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	mark := h.Mark()
+	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "no such flavour"})
+	r := h.Try("volume", "claim", "data", "--alloc", "a")
+	if r.Code != 1 || !strings.Contains(r.Err, "no such flavour") || !strings.Contains(r.Err, "withdrawn") || r.Out != "" {
+		t.Fatalf("exit %d, stdout %q, stderr %q", r.Code, r.Out, r.Err)
 	}
-	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
-	h.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodeUnstage, csitest.ControllerUnpublish)
-	h.allGone()
+	h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
+	h.ExpectCalls(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	h.ExpectNoMounts()
 }
 
 // TestReadOnly checks that a read-only claim is not writable even if the plugin ignores the
 // read-only flag.
 func TestReadOnly(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.fault(csitest.Fault{Method: csitest.NodePublish, IgnoreReadOnly: true})
-	path := h.volctl("volume", "claim", "data", "--alloc", "a", "--read-only")
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.AddFaults(csitest.Fault{Method: csitest.NodePublish, IgnoreReadOnly: true})
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a", "--read-only")
 	if err := os.WriteFile(filepath.Join(path, "file"), nil, 0o644); err == nil {
 		t.Fatal("a read-only claim could be written to")
 	}
@@ -287,54 +287,54 @@ func TestReadOnly(t *testing.T) {
 // until that process ends.
 func TestStillMounted(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	holder := newSleeper(t, path)
-	r := h.try("volume", "detach", "data", "a", "--timeout", "3s")
-	if r.code != 5 || !strings.Contains(r.err, "sleep") {
-		t.Errorf("exit %d, stderr %q", r.code, r.err)
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	holder := StartSleeper(t, path)
+	r := h.Try("volume", "detach", "data", "a", "--timeout", "3s")
+	if r.Code != 5 || !strings.Contains(r.Err, "sleep") {
+		t.Errorf("exit %d, stderr %q", r.Code, r.Err)
 	}
-	remedy := fmt.Sprintf("kill %d", holder.pid())
-	h.await("the status to say what helps", func() bool { return strings.Contains(h.volctl("volume", "status", "data"), remedy) })
-	if out := h.volctl("volume", "deregister", "data", "--ignore-not-found", "-force", "-y"); !strings.Contains(out, "may still be mounted") {
+	remedy := fmt.Sprintf("kill %d", holder.PID())
+	h.Await("the status to say what helps", func() bool { return strings.Contains(h.Volctl("volume", "status", "data"), remedy) })
+	if out := h.Volctl("volume", "deregister", "data", "--ignore-not-found", "-force", "-y"); !strings.Contains(out, "may still be mounted") {
 		t.Errorf("force said %q", out)
 	}
-	holder.kill()
-	h.register("data", "single-node-writer")
-	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
-	h.allGone()
+	holder.Kill()
+	h.Register("data", "single-node-writer")
+	h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
+	h.ExpectNoMounts()
 }
 
 // TestLateMount checks a stage that exceeds its deadline and mounts the volume after the agent has
 // sent the unstage. The agent must send the unstage again.
 func TestLateMount(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "6s", nil)
-	h.register("data", "single-node-writer")
-	mark := h.mark()
-	h.fault(csitest.Fault{Method: csitest.NodeStage, Effect: csitest.EffectLater, Delay: 4 * time.Second, Code: codes.Internal})
-	r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms")
-	if r.code != 5 {
-		t.Fatalf("exit %d, stderr %q", r.code, r.err)
+	h := StartRecorded(t, "6s", nil)
+	h.Register("data", "single-node-writer")
+	mark := h.Mark()
+	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Effect: csitest.EffectLater, Delay: 4 * time.Second, Code: codes.Internal})
+	r := h.Try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms")
+	if r.Code != 5 {
+		t.Fatalf("exit %d, stderr %q", r.Code, r.Err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, err := csitest.AwaitCalls(ctx, h.cfg.JournalPath(), func(cs csitest.Calls) bool {
+	if _, err := csitest.AwaitCalls(ctx, h.Config.JournalPath(), func(cs csitest.Calls) bool {
 		return cs.Since(mark).Count(csitest.NodeUnstage) == 1
 	}); err != nil {
 		t.Fatal(err)
 	}
 	// The first unstage removed the directory. The test creates it again, as many plugins do before
 	// a late mount.
-	h.await("the staging path to go", func() bool { return os.Mkdir(filepath.Join(h.dir, "d/csi/rec/staging/data"), 0o711) == nil })
-	if _, err := csitest.AwaitCalls(ctx, h.cfg.JournalPath(), func(cs csitest.Calls) bool {
+	h.Await("the staging path to go", func() bool { return os.Mkdir(filepath.Join(h.Dir, "d/csi/rec/staging/data"), 0o711) == nil })
+	if _, err := csitest.AwaitCalls(ctx, h.Config.JournalPath(), func(cs csitest.Calls) bool {
 		return cs.Since(mark).Count(csitest.NodeUnstage) == 2 && cs.Since(mark).Count(csitest.ControllerUnpublish) == 1
 	}); err != nil {
 		t.Fatal(err)
 	}
-	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
-	h.allGone()
+	h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
+	h.ExpectNoMounts()
 }
 
 // TestKilledInACall kills the agent before or after the effect of each call of a claim and of its
@@ -347,26 +347,26 @@ func TestKilledInACall(t *testing.T) {
 	} {
 		for _, moment := range []csitest.Moment{csitest.BeforeEffect, csitest.AfterEffect} {
 			t.Run(method+" "+string(moment), func(t *testing.T) {
-				h := newRecorded(t, "2s", nil)
-				h.register("data", "single-node-writer")
-				h.fault(csitest.Fault{Method: method, KillCaller: moment})
+				h := StartRecorded(t, "2s", nil)
+				h.Register("data", "single-node-writer")
+				h.AddFaults(csitest.Fault{Method: method, KillCaller: moment})
 				release := strings.Contains(method, "Un")
 				if !release {
-					h.try("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent may die before it answers
+					h.Try("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent may die before it answers
 				} else {
-					h.volctl("volume", "claim", "data", "--alloc", "a")
-					h.try("volume", "detach", "data", "a", "--no-wait")
+					h.Volctl("volume", "claim", "data", "--alloc", "a")
+					h.Try("volume", "detach", "data", "a", "--no-wait")
 				}
-				if err := h.cmd.Wait(); err == nil {
+				if err := h.Cmd.Wait(); err == nil {
 					t.Fatal("the agent was not killed")
 				}
-				h.start("rec")
+				h.Start("rec")
 				want := map[bool]string{false: "mounted", true: "free"}[release]
-				h.volctl("wait", "--volume", "data", "--for", want, "--timeout", "30s")
+				h.Volctl("wait", "--volume", "data", "--for", want, "--timeout", "30s")
 				if !release {
-					h.volctl("volume", "detach", "data", "a")
+					h.Volctl("volume", "detach", "data", "a")
 				}
-				h.allGone()
+				h.ExpectNoMounts()
 			})
 		}
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// unfiled moves the file of plugin "rec" out of the plugin directory and returns the new path.
-func (h recorded) unfiled() string {
-	h.t.Helper()
-	file := filepath.Join(h.dir, "rec.yaml")
-	h.must(os.Rename(filepath.Join(h.dir, "plugins.d", "rec.yaml"), file))
+// removePluginFile moves the file of plugin "rec" out of the plugin directory and returns the new path.
+func removePluginFile(h Recorded) string {
+	h.T.Helper()
+	file := filepath.Join(h.Dir, "rec.yaml")
+	h.Must(os.Rename(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), file))
 	return file
 }
 
@@ -25,58 +25,58 @@ func (h recorded) unfiled() string {
 // the deregister while the plugin is in use.
 func TestPluginRegister(t *testing.T) {
 	t.Parallel()
-	h := prepared(t, "10s", nil)
-	file := h.unfiled()
-	h.start("local")
-	h.exits(0, `registered plugin "rec"`, "plugin", "register", file)
-	h.exits(0, `plugin "rec" is unchanged`, "plugin", "register", file)
-	h.exits(0, "none, registered at run time", "plugin", "status", "rec")
-	pid := h.pluginPID("rec")
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h := NewRecorded(t, "10s", nil)
+	file := removePluginFile(h)
+	h.Start("local")
+	h.ExpectExit(0, `registered plugin "rec"`, "plugin", "register", file)
+	h.ExpectExit(0, `plugin "rec" is unchanged`, "plugin", "register", file)
+	h.ExpectExit(0, "none, registered at run time", "plugin", "status", "rec")
+	pid := h.PluginPID("rec")
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
 	refused := func() {
 		t.Helper()
-		r := h.exits(4, `in use, by "data"; without it they are neither mounted nor unmounted`, "plugin", "deregister", "rec")
-		if !strings.Contains(r.err, "hint: volctl plugin deregister rec --force") {
-			t.Errorf("no hint in %s", r.err)
+		r := h.ExpectExit(4, `in use, by "data"; without it they are neither mounted nor unmounted`, "plugin", "deregister", "rec")
+		if !strings.Contains(r.Err, "hint: volctl plugin deregister rec --force") {
+			t.Errorf("no hint in %s", r.Err)
 		}
 	}
 	refused()
-	mark := h.mark()
-	h.kill()
-	if out, code := h.inspect(); code != 0 || !strings.Contains(out, "alive: true; registered at run time") {
+	mark := h.Mark()
+	h.Kill()
+	if out, code := Inspect(h.Host); code != 0 || !strings.Contains(out, "alive: true; registered at run time") {
 		t.Errorf("inspect: exit %d\n%s", code, out)
 	}
-	h.start("rec")
-	if now := h.pluginPID("rec"); now != pid || pid == 0 {
+	h.Start("rec")
+	if now := h.PluginPID("rec"); now != pid || pid == 0 {
 		t.Errorf("process %d was %d", now, pid)
 	}
 	refused()
-	h.expect(mark)
-	h.must(os.Remove(file)) // the agent does not read the file again
-	h.volctl("volume", "detach", "data", "a")
+	h.ExpectCalls(mark)
+	h.Must(os.Remove(file)) // the agent does not read the file again
+	h.Volctl("volume", "detach", "data", "a")
 
-	h.exits(3, `near: "rec"`, "plugin", "deregister", "recc")
-	h.exits(0, "nothing", "plugin", "deregister", "recc", "--ignore-not-found")
-	h.exits(0, `deregistered plugin "rec"`, "plugin", "deregister", "rec")
+	h.ExpectExit(3, `near: "rec"`, "plugin", "deregister", "recc")
+	h.ExpectExit(0, "nothing", "plugin", "deregister", "recc", "--ignore-not-found")
+	h.ExpectExit(0, `deregistered plugin "rec"`, "plugin", "deregister", "rec")
 	gone := func() {
 		t.Helper()
-		if pids := h.started("/plugins/rec/"); len(pids) > 0 || !ended(pid) {
+		if pids := h.PluginPIDs("/plugins/rec/"); len(pids) > 0 || !ProcessEnded(pid) {
 			t.Errorf("it runs: %v", pids)
 		}
-		if _, err := os.Lstat(filepath.Join(h.dir, "run", "plugins", "rec")); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(h.Dir, "run", "plugins", "rec")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("the directory of its socket: %v", err)
 		}
-		if list := h.volctl("plugin", "list", "-q"); list != "local" {
+		if list := h.Volctl("plugin", "list", "-q"); list != "local" {
 			t.Errorf("plugins are %q", list)
 		}
 	}
 	gone()
-	h.kill()
-	h.start("local")
+	h.Kill()
+	h.Start("local")
 	gone()
-	h.exits(0, "data", "volume", "list") // the volume stays registered
-	if _, err := os.Stat(filepath.Join(h.dir, "d", "plugins", "rec", "state")); err != nil {
+	h.ExpectExit(0, "data", "volume", "list") // the volume stays registered
+	if _, err := os.Stat(filepath.Join(h.Dir, "d", "plugins", "rec", "state")); err != nil {
 		t.Error(err)
 	}
 }
@@ -85,40 +85,40 @@ func TestPluginRegister(t *testing.T) {
 // registration the claim continues unchanged.
 func TestPluginDeregisterForced(t *testing.T) {
 	t.Parallel()
-	h := prepared(t, "10s", nil)
-	file := h.unfiled()
-	h.start("local")
-	h.volctl("plugin", "register", file)
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	mounts, mark, pid := h.mounts(), h.mark(), h.pluginPID("rec")
-	r := h.exits(0, `deregistered plugin "rec"`, "plugin", "deregister", "rec", "--force")
-	if !strings.Contains(r.err, `1 volume in use through plugin "rec": no claim has a FUSE mount`) || !ended(pid) {
-		t.Errorf("process %d ended: %v; said %q", pid, ended(pid), r.err)
+	h := NewRecorded(t, "10s", nil)
+	file := removePluginFile(h)
+	h.Start("local")
+	h.Volctl("plugin", "register", file)
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	mounts, mark, pid := h.Mounts(), h.Mark(), h.PluginPID("rec")
+	r := h.ExpectExit(0, `deregistered plugin "rec"`, "plugin", "deregister", "rec", "--force")
+	if !strings.Contains(r.Err, `1 volume in use through plugin "rec": no claim has a FUSE mount`) || !ProcessEnded(pid) {
+		t.Errorf("process %d ended: %v; said %q", pid, ProcessEnded(pid), r.Err)
 	}
-	h.kill()
-	h.start("local")
-	if pids := h.started("/plugins/rec/"); len(pids) > 0 {
+	h.Kill()
+	h.Start("local")
+	if pids := h.PluginPIDs("/plugins/rec/"); len(pids) > 0 {
 		t.Errorf("it runs: %v", pids)
 	}
-	h.volctl("plugin", "register", file)
-	h.exits(0, "mounted, writable", "volume", "status", "data")
-	if now := h.mounts(); now != mounts {
+	h.Volctl("plugin", "register", file)
+	h.ExpectExit(0, "mounted, writable", "volume", "status", "data")
+	if now := h.Mounts(); now != mounts {
 		t.Errorf("mounts are\n%s\nwere\n%s", now, mounts)
 	}
-	h.expect(mark)
-	h.volctl("volume", "detach", "data", "a")
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	h.ExpectCalls(mark)
+	h.Volctl("volume", "detach", "data", "a")
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
 // TestPluginRegisterBad checks that the agent refuses an invalid plugin file and reports the number
 // of the bad line. A plugin that does not become ready stays registered.
 func TestPluginRegisterBad(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
+	h := StartRecorded(t, "10s", nil)
 	write := func(text string) string {
-		file := filepath.Join(h.dir, "given.yaml")
-		h.must(os.WriteFile(file, []byte(text), 0o644))
+		file := filepath.Join(h.Dir, "given.yaml")
+		h.Must(os.WriteFile(file, []byte(text), 0o644))
 		return file
 	}
 	for text, want := range map[string]string{
@@ -127,104 +127,104 @@ func TestPluginRegisterBad(t *testing.T) {
 		"id: a/b\nsocket: /x\n":                "given.yaml:1: ",
 		"":                                     "given.yaml:1: the file is empty",
 	} {
-		h.exits(2, want, "plugin", "register", write(text))
+		h.ExpectExit(2, want, "plugin", "register", write(text))
 	}
-	h.exits(2, "no such file", "plugin", "register", filepath.Join(h.dir, "none.yaml"))
-	filed := filepath.Join(h.dir, "plugins.d", "rec.yaml")
-	h.exits(4, `plugin "rec" is defined in `+filed, "plugin", "register", filed)
-	h.exits(4, "to remove it, remove its file "+filed, "plugin", "deregister", "rec")
-	h.exits(4, `plugin "local" was not registered: it is the bundled driver`, "plugin", "deregister", "local")
+	h.ExpectExit(2, "no such file", "plugin", "register", filepath.Join(h.Dir, "none.yaml"))
+	filed := filepath.Join(h.Dir, "plugins.d", "rec.yaml")
+	h.ExpectExit(4, `plugin "rec" is defined in `+filed, "plugin", "register", filed)
+	h.ExpectExit(4, "to remove it, remove its file "+filed, "plugin", "deregister", "rec")
+	h.ExpectExit(4, `plugin "local" was not registered: it is the bundled driver`, "plugin", "deregister", "local")
 
 	bad := write("id: bad\nexec: {command: [/bin/sh, -c, echo no such luck; exit 3]}\n")
-	r := h.exits(6, "it stays registered", "plugin", "register", bad, "--timeout", "3s")
-	if !strings.Contains(r.err, "plugin log: no such luck") {
-		t.Errorf("without its log: %s", r.err)
+	r := h.ExpectExit(6, "it stays registered", "plugin", "register", bad, "--timeout", "3s")
+	if !strings.Contains(r.Err, "plugin log: no such luck") {
+		t.Errorf("without its log: %s", r.Err)
 	}
-	h.exits(0, `unchanged`, "plugin", "register", bad, "--no-wait")
-	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "late.yaml"), []byte("id: bad\nsocket: /x\n"), 0o644))
-	h.await("the file that came late", func() bool {
-		return strings.Contains(h.volctl("plugin", "list"), "late.yaml")
+	h.ExpectExit(0, `unchanged`, "plugin", "register", bad, "--no-wait")
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "late.yaml"), []byte("id: bad\nsocket: /x\n"), 0o644))
+	h.Await("the file that came late", func() bool {
+		return strings.Contains(h.Volctl("plugin", "list"), "late.yaml")
 	})
-	h.exits(0, `plugin "bad" is registered at run time; deregister it first: volctl plugin deregister bad`, "plugin", "status", "late.yaml")
-	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "late.yaml")))
-	h.volctl("plugin", "deregister", "bad")
+	h.ExpectExit(0, `plugin "bad" is registered at run time; deregister it first: volctl plugin deregister bad`, "plugin", "status", "late.yaml")
+	h.Must(os.Remove(filepath.Join(h.Dir, "plugins.d", "late.yaml")))
+	h.Volctl("plugin", "deregister", "bad")
 
 	// A user can register the bundled driver like any other plugin. After its deregister the
 	// bundled driver has its default definition again.
-	h.exits(0, `registered plugin "local"`, "plugin", "register", write("id: local\nbuiltin: local\nmax_in_flight: 3\n"))
-	h.exits(0, `deregistered plugin "local"`, "plugin", "deregister", "local")
-	h.exits(0, "ready", "plugin", "status", "local")
+	h.ExpectExit(0, `registered plugin "local"`, "plugin", "register", write("id: local\nbuiltin: local\nmax_in_flight: 3\n"))
+	h.ExpectExit(0, `deregistered plugin "local"`, "plugin", "deregister", "local")
+	h.ExpectExit(0, "ready", "plugin", "status", "local")
 }
 
 // TestPluginRegisterFullDisk checks that the agent neither registers nor deregisters a plugin if it
 // cannot store the change.
 func TestPluginRegisterFullDisk(t *testing.T) {
 	t.Parallel()
-	h := prepared(t, "10s", nil)
-	file := h.unfiled()
-	data := filepath.Join(h.dir, "d")
-	h.must(os.Mkdir(data, 0o711))
-	h.must(syscall.Mount("tmpfs", data, "tmpfs", 0, "size=4m,mode=711"))
-	t.Cleanup(func() { h.must(syscall.Unmount(data, syscall.MNT_DETACH)) })
-	h.start("local")
-	h.volctl("plugin", "register", file)
-	large := filepath.Join(h.dir, "large.yaml")
-	h.must(os.WriteFile(large, []byte("id: large\nexec: {command: [/bin/false, "+strings.Repeat("x", 256<<10)+"]}\n"), 0o644))
+	h := NewRecorded(t, "10s", nil)
+	file := removePluginFile(h)
+	data := filepath.Join(h.Dir, "d")
+	h.Must(os.Mkdir(data, 0o711))
+	h.Must(syscall.Mount("tmpfs", data, "tmpfs", 0, "size=4m,mode=711"))
+	t.Cleanup(func() { h.Must(syscall.Unmount(data, syscall.MNT_DETACH)) })
+	h.Start("local")
+	h.Volctl("plugin", "register", file)
+	large := filepath.Join(h.Dir, "large.yaml")
+	h.Must(os.WriteFile(large, []byte("id: large\nexec: {command: [/bin/false, "+strings.Repeat("x", 256<<10)+"]}\n"), 0o644))
 	ballast := filepath.Join(data, "ballast")
-	h.must(fill(ballast))
-	h.exits(1, "cannot write the state database", "plugin", "register", large)
-	if list := h.volctl("plugin", "list", "-q"); strings.Contains(list, "large") {
+	h.Must(FillFileSystem(ballast))
+	h.ExpectExit(1, "cannot write the state database", "plugin", "register", large)
+	if list := h.Volctl("plugin", "list", "-q"); strings.Contains(list, "large") {
 		t.Errorf("it is there: %s", list)
 	}
-	h.must(os.Remove(ballast))
-	h.await("the database is well by itself", func() bool { return strings.Contains(h.volctl("node", "status"), "DB ok") })
-	h.kill()
-	h.start("rec")
-	if list := h.volctl("plugin", "list", "-q"); strings.Contains(list, "large") {
+	h.Must(os.Remove(ballast))
+	h.Await("the database is well by itself", func() bool { return strings.Contains(h.Volctl("node", "status"), "DB ok") })
+	h.Kill()
+	h.Start("rec")
+	if list := h.Volctl("plugin", "list", "-q"); strings.Contains(list, "large") {
 		t.Errorf("it is there after a restart: %s", list)
 	}
-	h.volctl("plugin", "deregister", "rec")
+	h.Volctl("plugin", "deregister", "rec")
 }
 
 // TestPluginRegisterFailingSync checks commits whose last sync fails after their data may have
 // reached the file. The agent refuses the changes, and they must have no effect after a restart.
 func TestPluginRegisterFailingSync(t *testing.T) {
 	t.Parallel()
-	h := prepared(t, "10s", nil)
-	file := h.unfiled()
-	other := filepath.Join(h.dir, "other.yaml")
-	h.must(os.WriteFile(other, []byte("id: other\nsocket: "+filepath.Join(h.dir, "other.sock")+"\n"), 0o644))
-	h.start("local")
-	h.volctl("plugin", "register", file)
-	pid := h.pluginPID("rec")
-	end := h.failing("fdatasync", "EIO")
-	h.exits(1, "cannot write the state database", "plugin", "register", other)
-	h.exits(1, "cannot write the state database", "plugin", "deregister", "rec")
-	if now := h.pluginPID("rec"); now != pid {
+	h := NewRecorded(t, "10s", nil)
+	file := removePluginFile(h)
+	other := filepath.Join(h.Dir, "other.yaml")
+	h.Must(os.WriteFile(other, []byte("id: other\nsocket: "+filepath.Join(h.Dir, "other.sock")+"\n"), 0o644))
+	h.Start("local")
+	h.Volctl("plugin", "register", file)
+	pid := h.PluginPID("rec")
+	end := FailSyscall(h.Host, "fdatasync", "EIO")
+	h.ExpectExit(1, "cannot write the state database", "plugin", "register", other)
+	h.ExpectExit(1, "cannot write the state database", "plugin", "deregister", "rec")
+	if now := h.PluginPID("rec"); now != pid {
 		t.Errorf("process %d was %d", now, pid)
 	}
 	end()
-	h.await("the database is well by itself", func() bool { return strings.Contains(h.volctl("node", "status"), "DB ok") })
-	h.kill()
-	h.start("rec")
-	if list := h.volctl("plugin", "list", "-q"); list != "local\nrec" {
+	h.Await("the database is well by itself", func() bool { return strings.Contains(h.Volctl("node", "status"), "DB ok") })
+	h.Kill()
+	h.Start("rec")
+	if list := h.Volctl("plugin", "list", "-q"); list != "local\nrec" {
 		t.Errorf("plugins are %q", list)
 	}
-	h.volctl("plugin", "deregister", "rec")
+	h.Volctl("plugin", "deregister", "rec")
 }
 
 // TestPluginInit checks that the agent accepts the plugin files that volctl plugin init writes. The
 // agent pulls no images for them.
 func TestPluginInit(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.env = append(h.env, "PATH="+binDir) // a PATH without podman keeps this machine's own podman unused
-	h.start("local")
+	h := NewHost(t)
+	h.Env = append(h.Env, "PATH="+BinDir) // a PATH without podman keeps this machine's own podman unused
+	h.Start("local")
 	for _, id := range []string{"cephfs", "ebs", "efs", "gcepd", "hostpath", "nfs", "rbd", "s3", "smb"} {
-		file := filepath.Join(h.dir, id+".yaml")
-		h.exits(0, "wrote "+file, "plugin", "init", id, file)
-		h.exits(0, `registered plugin "`+id+`"`, "plugin", "register", file, "--no-wait")
-		h.exits(0, "container", "plugin", "status", id, "-o", "go-template={{.runner}}")
-		h.exits(0, "deregistered", "plugin", "deregister", id)
+		file := filepath.Join(h.Dir, id+".yaml")
+		h.ExpectExit(0, "wrote "+file, "plugin", "init", id, file)
+		h.ExpectExit(0, `registered plugin "`+id+`"`, "plugin", "register", file, "--no-wait")
+		h.ExpectExit(0, "container", "plugin", "status", id, "-o", "go-template={{.runner}}")
+		h.ExpectExit(0, "deregistered", "plugin", "deregister", id)
 	}
 }

@@ -16,46 +16,46 @@ import (
 // its place.
 func TestMaxVolumes(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.MaxVolumes = 2 })
+	h := StartRecorded(t, "10s", func(c *csitest.Config) { c.MaxVolumes = 2 })
 	const n = 6
 	for i := range n {
-		h.register(fmt.Sprint("v", i), "multi-node-multi-writer")
+		h.Register(fmt.Sprint("v", i), "multi-node-multi-writer")
 	}
-	results := make([]result, n)
+	results := make([]Result, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { results[i] = h.try("volume", "claim", fmt.Sprint("v", i), "--alloc", "a", "--timeout", "30s") })
+		wg.Go(func() { results[i] = h.Try("volume", "claim", fmt.Sprint("v", i), "--alloc", "a", "--timeout", "30s") })
 	}
 	wg.Wait()
 	var in, out []string
 	for i, r := range results {
 		id := fmt.Sprint("v", i)
-		if r.code == 0 {
+		if r.Code == 0 {
 			in = append(in, id)
 			continue
 		}
 		out = append(out, id)
-		if r.code != 4 || !strings.Contains(r.err, `plugin "rec" can have 2 volumes on this host at once, and has 2: `) {
-			t.Errorf("the claim of %s ended with %d: %s", id, r.code, r.err)
+		if r.Code != 4 || !strings.Contains(r.Err, `plugin "rec" can have 2 volumes on this host at once, and has 2: `) {
+			t.Errorf("the claim of %s ended with %d: %s", id, r.Code, r.Err)
 		}
 	}
 	if len(in) != 2 {
 		t.Fatalf("mounted are %q", in)
 	}
-	h.kill()
-	h.start("rec")
-	mark := h.mark()
-	if r := h.try("volume", "claim", out[0], "--alloc", "a"); r.code != 4 || !strings.Contains(r.err, strings.Join(in, ", ")) {
-		t.Errorf("after a restart a third one ended with %d: %s", r.code, r.err)
+	h.Kill()
+	h.Start("rec")
+	mark := h.Mark()
+	if r := h.Try("volume", "claim", out[0], "--alloc", "a"); r.Code != 4 || !strings.Contains(r.Err, strings.Join(in, ", ")) {
+		t.Errorf("after a restart a third one ended with %d: %s", r.Code, r.Err)
 	}
-	h.expect(mark)
-	h.volctl("volume", "claim", in[0], "--alloc", "b")
-	if list := h.volctl("plugin", "list"); !strings.Contains(list, "2/2") {
+	h.ExpectCalls(mark)
+	h.Volctl("volume", "claim", in[0], "--alloc", "b")
+	if list := h.Volctl("plugin", "list"); !strings.Contains(list, "2/2") {
 		t.Errorf("the list does not show 2/2:\n%s", list)
 	}
-	h.volctl("volume", "detach", in[1], "--all")
-	h.volctl("volume", "claim", out[0], "--alloc", "a")
+	h.Volctl("volume", "detach", in[1], "--all")
+	h.Volctl("volume", "claim", out[0], "--alloc", "a")
 	for _, id := range []string{in[0], out[0]} {
-		h.volctl("volume", "detach", id, "--all")
+		h.Volctl("volume", "detach", id, "--all")
 	}
 }

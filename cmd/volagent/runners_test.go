@@ -25,7 +25,7 @@ type way struct {
 	// plugin is the id of the plugin.
 	plugin string
 	// prepare prepares the host for this way. The test calls it before the agent starts.
-	prepare func(h recorded)
+	prepare func(h Recorded)
 }
 
 // TestRunners runs the same test with each way to run a plugin. During the test a process writes to
@@ -35,8 +35,8 @@ type way struct {
 // show this.
 func TestRunners(t *testing.T) {
 	for _, w := range []way{
-		{"exec", "rec", func(h recorded) { h.writePlugin(callTimeout) }},
-		{"builtin", "local", func(h recorded) { h.writeFile("local", "builtin: local") }},
+		{"exec", "rec", func(h Recorded) { h.WritePlugin(callTimeout) }},
+		{"builtin", "local", func(h Recorded) { writePluginFile(h, "local", "builtin: local") }},
 		{"socket", "rec", serveSocket},
 		{"podman", "rec", containerWay("podman")},
 		{"docker", "rec", containerWay("docker")},
@@ -52,10 +52,10 @@ func TestRunners(t *testing.T) {
 // agent waits this long, because it cannot know earlier that the plugin has finished the call.
 const callTimeout = "5s"
 
-// writeFile writes a plugin file. The line runner defines how the agent runs the plugin.
-func (h recorded) writeFile(id, runner string) {
-	h.t.Helper()
-	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", id+".yaml"), fmt.Appendf(nil, "id: %s\n%s\ntimeouts: {node: %s, controller: %s}\n",
+// writePluginFile writes a plugin file. The line runner defines how the agent runs the plugin.
+func writePluginFile(h Recorded, id, runner string) {
+	h.T.Helper()
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", id+".yaml"), fmt.Appendf(nil, "id: %s\n%s\ntimeouts: {node: %s, controller: %s}\n",
 		id, runner, callTimeout, callTimeout), 0o644))
 }
 
@@ -63,120 +63,120 @@ func (h recorded) writeFile(id, runner string) {
 const kills = 50
 
 func (w way) run(t *testing.T) {
-	h := recorded{host: newHost(t)}
-	h.cfg = csitest.Config{Base: filepath.Join(h.dir, "p"), NodeID: "test-host", Attach: true, Stage: true, AnyVolume: true}
-	t.Cleanup(h.kept)
+	h := Recorded{Host: NewHost(t)}
+	h.Config = csitest.Config{Base: filepath.Join(h.Dir, "p"), NodeID: "test-host", Attach: true, Stage: true, AnyVolume: true}
+	t.Cleanup(h.ExpectNoViolations)
 	w.prepare(h)
-	h.start(w.plugin)
+	h.Start(w.plugin)
 	for _, id := range []string{"data", "churn"} {
 		w.volume(h, id)
 	}
-	log := h.writer(h.volctl("volume", "claim", "data", "--alloc", "writer"))
-	load := h.churn("churn")
-	pid, mounts := h.pluginPID(w.plugin), h.mountsOf("data")
+	log := h.StartWriter(h.Volctl("volume", "claim", "data", "--alloc", "writer"))
+	load := startLoad(h.Host, "churn")
+	pid, mounts := h.PluginPID(w.plugin), mountsOf(h.Host, "data")
 
 	for _, end := range []func(){
-		h.kill,
-		func() { h.must(h.signal(syscall.SIGTERM)); h.program = newer(t) },
-		h.kill,
+		h.Kill,
+		func() { h.Must(h.Signal(syscall.SIGTERM)); h.Program = newer(t) },
+		h.Kill,
 	} {
-		cycles, was := load.cycles.Load(), size(log)
+		cycles, was := load.cycles.Load(), FileSize(log)
 		end()
-		h.await("the writer to go on without the agent", func() bool { return size(log) > was })
-		h.start(w.plugin)
-		h.await("the load to go on", func() bool { return load.cycles.Load() > cycles+1 })
-		if got := h.pluginPID(w.plugin); got != pid {
+		h.Await("the writer to go on without the agent", func() bool { return FileSize(log) > was })
+		h.Start(w.plugin)
+		h.Await("the load to go on", func() bool { return load.cycles.Load() > cycles+1 })
+		if got := h.PluginPID(w.plugin); got != pid {
 			t.Fatalf("the plugin is process %d, was %d", got, pid)
 		}
 	}
-	h.exits(0, "agent "+newerVersion, "node", "status")
+	h.ExpectExit(0, "agent "+newerVersion, "node", "status")
 	w.killed(h)
 	load.stop()
 
-	if got := h.mountsOf("data"); got != mounts {
+	if got := mountsOf(h.Host, "data"); got != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
-	was := size(log)
-	h.await("the writer to go on", func() bool { return size(log) > was })
-	h.exits(0, " healthy", "node", "status")
+	was := FileSize(log)
+	h.Await("the writer to go on", func() bool { return FileSize(log) > was })
+	h.ExpectExit(0, " healthy", "node", "status")
 }
 
 // killed kills the plugin repeatedly and waits for each restart.
-func (w way) killed(h recorded) {
-	h.t.Helper()
+func (w way) killed(h Recorded) {
+	h.T.Helper()
 	before := w.status(h)
 	for n := range kills {
 		was := w.status(h)
-		h.must(syscall.Kill(was.PID, syscall.SIGKILL))
-		h.await(fmt.Sprintf("the plugin to be back after kill %d", n+1), func() bool {
+		h.Must(syscall.Kill(was.PID, syscall.SIGKILL))
+		h.Await(fmt.Sprintf("the plugin to be back after kill %d", n+1), func() bool {
 			now := w.status(h)
 			return now.State == api.PluginReady && now.PID != was.PID && now.PID != 0
 		})
 	}
 	if now := w.status(h); now.Restarts < before.Restarts+kills {
-		h.t.Errorf("%d restarts are shown, %d were before %d kills", now.Restarts, before.Restarts, kills)
+		h.T.Errorf("%d restarts are shown, %d were before %d kills", now.Restarts, before.Restarts, kills)
 	}
 	ready := map[string]int{}
-	for _, e := range h.happened() {
+	for _, e := range Events(h.Host) {
 		if e.Plugin == w.plugin && e.Type == "plugin-ready" {
 			ready[e.Message]++
 		}
 	}
 	for n := range kills {
 		if msg := fmt.Sprintf("ready: restart %d since the agent was started", before.Restarts+n+1); ready[msg] == 0 {
-			h.t.Errorf("no event says %q; there are %v", msg, ready)
+			h.T.Errorf("no event says %q; there are %v", msg, ready)
 		}
 	}
 }
 
-func (w way) status(h recorded) *api.Plugin {
-	h.t.Helper()
-	p, err := apiclient.New(h.socket()).Plugin(h.t.Context(), w.plugin)
-	h.must(err)
+func (w way) status(h Recorded) *api.Plugin {
+	h.T.Helper()
+	p, err := apiclient.New(h.Socket()).Plugin(h.T.Context(), w.plugin)
+	h.Must(err)
 	return p
 }
 
 // volume creates or registers a volume of the plugin.
-func (w way) volume(h recorded, id string) {
-	h.t.Helper()
+func (w way) volume(h Recorded, id string) {
+	h.T.Helper()
 	if w.plugin == "local" {
-		h.volctl("volume", "create", id, "--plugin", "local")
+		h.Volctl("volume", "create", id, "--plugin", "local")
 		return
 	}
-	h.register(id, "single-node-writer")
+	h.Register(id, "single-node-writer")
 }
 
 // serveSocket runs the plugin without the agent, and restarts it whenever it ends.
-func serveSocket(h recorded) {
-	socket := filepath.Join(h.dir, "csi.sock")
-	h.writeFile("rec", "socket: "+socket)
-	env, err := h.cfg.Environment()
-	h.must(err)
+func serveSocket(h Recorded) {
+	socket := filepath.Join(h.Dir, "csi.sock")
+	writePluginFile(h, "rec", "socket: "+socket)
+	env, err := h.Config.Environment()
+	h.Must(err)
 	self, err := os.Executable()
-	h.must(err)
+	h.Must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var over sync.WaitGroup
 	over.Go(func() {
 		for ctx.Err() == nil {
 			cmd := exec.CommandContext(ctx, self)
 			cmd.Env = append(append(os.Environ(), "CSI_ENDPOINT=unix://"+socket), env...)
-			cmd.Stderr = h.log
+			cmd.Stderr = h.Log
 			_ = cmd.Run() // the process was killed
 		}
 	})
-	h.t.Cleanup(func() { cancel(); over.Wait() })
+	h.T.Cleanup(func() { cancel(); over.Wait() })
 }
 
 // load is a client that repeatedly claims and detaches one volume.
 type load struct {
-	h      *host
+	h      *Host
 	cycles atomic.Int64 // completed cycles
 	cancel context.CancelFunc
 	over   sync.WaitGroup
 }
 
-// churn starts a load on a volume. The load ends with the test at the latest.
-func (h *host) churn(volume string) *load {
+// startLoad starts a load on a volume. The load ends with the test at the latest.
+func startLoad(h *Host, volume string) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{h: h, cancel: cancel}
 	l.over.Go(func() {
@@ -186,22 +186,22 @@ func (h *host) churn(volume string) *load {
 			}
 		}
 	})
-	h.t.Cleanup(func() { cancel(); l.over.Wait() })
+	h.T.Cleanup(func() { cancel(); l.over.Wait() })
 	return l
 }
 
 // do runs one command and reports whether the command succeeded. The command may fail only because
 // no agent is running.
 func (l *load) do(ctx context.Context, args ...string) bool {
-	cmd := exec.Command(filepath.Join(binDir, "volctl"), append([]string{"volume"}, args...)...)
-	cmd.Env = l.h.env
+	cmd := exec.Command(filepath.Join(BinDir, "volctl"), append([]string{"volume"}, args...)...)
+	cmd.Env = l.h.Env
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return true
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
-		l.h.t.Errorf("volctl volume %s: %v\n%s", strings.Join(args, " "), err, out)
+		l.h.T.Errorf("volctl volume %s: %v\n%s", strings.Join(args, " "), err, out)
 		l.cancel()
 		return false
 	}
@@ -216,9 +216,9 @@ func (l *load) do(ctx context.Context, args ...string) bool {
 func (l *load) stop() { l.cancel(); l.over.Wait() }
 
 // mountsOf returns the lines of the mount table for the paths of one volume.
-func (h *host) mountsOf(volume string) string {
+func mountsOf(h *Host, volume string) string {
 	var lines []string
-	for line := range strings.Lines(h.mounts()) {
+	for line := range strings.Lines(h.Mounts()) {
 		if filepath.Base(strings.Fields(line)[4]) == volume {
 			lines = append(lines, line)
 		}
@@ -230,7 +230,7 @@ const newerVersion = "99.0.0-test"
 
 // buildNewer builds volagent with another version number and returns the path of the program.
 var buildNewer = sync.OnceValues(func() (string, error) {
-	program := filepath.Join(binDir, "newer", "volagent")
+	program := filepath.Join(BinDir, "newer", "volagent")
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X github.com/volagent/volagent/agent/api.Version="+newerVersion,
 		"-o", program, "../volagent").CombinedOutput()
 	if err != nil {

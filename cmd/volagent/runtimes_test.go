@@ -22,33 +22,33 @@ import (
 
 // The tests build these images. One contains the recording plugin, and the other a shell.
 const (
-	pluginImage = "localhost/volagent-test-plugin:1"
-	shellImage  = "localhost/volagent-test-shell:1"
+	PluginImage = "localhost/volagent-test-plugin:1"
+	ShellImage  = "localhost/volagent-test-shell:1"
 )
 
-// box is a container runtime that belongs to the tests: podman with its own storage, or a docker
+// Box is a container runtime that belongs to the tests: podman with its own storage, or a docker
 // daemon in the tests' mount namespace. It neither uses nor changes the host's own runtimes.
-type box struct {
-	name   string // "podman" or "docker"
-	dir    string
-	env    []string
-	plain  bool     // the box runs no plugin
-	more   []string // additional arguments of the daemon
-	daemon *exec.Cmd
+type Box struct {
+	Name     string // "podman" or "docker"
+	Dir      string
+	Env      []string
+	Plain    bool     // the box runs no plugin
+	MoreArgs []string // additional arguments of the daemon
+	Daemon   *exec.Cmd
 }
 
 var (
-	boxes   = map[string]*box{}
+	boxes   = map[string]*Box{}
 	boxesMu sync.Mutex
 )
 
-// newBox returns the box of a runtime, which all tests share.
-func newBox(t testing.TB, name string) *box {
+// SharedBox returns the box of a runtime, which all tests share.
+func SharedBox(t testing.TB, name string) *Box {
 	t.Helper()
 	boxesMu.Lock()
 	defer boxesMu.Unlock()
 	if boxes[name] == nil {
-		r, err := makeBox(&box{name: name})
+		r, err := makeBox(&Box{Name: name})
 		if err != nil {
 			t.Fatalf("cannot have %s run: %v", name, err)
 		}
@@ -57,7 +57,7 @@ func newBox(t testing.TB, name string) *box {
 	return boxes[name]
 }
 
-// stopBoxes stops the boxes that newBox made.
+// stopBoxes stops the boxes that SharedBox made.
 func stopBoxes() (err error) {
 	for _, r := range boxes {
 		err = errors.Join(err, r.stop())
@@ -65,11 +65,11 @@ func stopBoxes() (err error) {
 	return errors.Join(err, hidePlugins())
 }
 
-// ownBox makes a box for one test.
-func ownBox(t testing.TB, r *box) *box {
+// OwnBox makes a box for one test.
+func OwnBox(t testing.TB, r *Box) *Box {
 	t.Helper()
 	if _, err := makeBox(r); err != nil {
-		t.Fatalf("cannot have %s run: %v", r.name, err)
+		t.Fatalf("cannot have %s run: %v", r.Name, err)
 	}
 	t.Cleanup(func() {
 		if err := r.stop(); err != nil {
@@ -80,8 +80,8 @@ func ownBox(t testing.TB, r *box) *box {
 }
 
 // makeBox starts a runtime and creates the images of the tests.
-func makeBox(r *box) (_ *box, err error) {
-	if r.dir, err = os.MkdirTemp("", "vr"); err != nil {
+func makeBox(r *Box) (_ *Box, err error) {
+	if r.Dir, err = os.MkdirTemp("", "vr"); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -91,11 +91,11 @@ func makeBox(r *box) (_ *box, err error) {
 	}()
 	// The root user of a container may be another user on the host. That user must be able to enter
 	// the directory.
-	if err := errors.Join(os.Chmod(r.dir, 0o711), r.writeFiles()); err != nil {
+	if err := errors.Join(os.Chmod(r.Dir, 0o711), r.writeFiles()); err != nil {
 		return nil, err
 	}
-	if r.name == "docker" {
-		if err := r.startDaemon(); err != nil {
+	if r.Name == "docker" {
+		if err := r.StartDaemon(); err != nil {
 			return nil, err
 		}
 	}
@@ -103,15 +103,15 @@ func makeBox(r *box) (_ *box, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.plain {
-		return r, r.image(shellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`)
+	if r.Plain {
+		return r, r.image(ShellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`)
 	}
 	self, err := staticSelf()
 	if err != nil {
 		return nil, err
 	}
-	return r, errors.Join(r.image(pluginImage, self, "plugin", `["/bin/plugin"]`),
-		r.image(shellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`))
+	return r, errors.Join(r.image(PluginImage, self, "plugin", `["/bin/plugin"]`),
+		r.image(ShellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`))
 }
 
 // staticSelf returns the path of a test binary that needs no shared library. If this binary was
@@ -129,7 +129,7 @@ func staticSelf() (string, error) {
 	if !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
 		return self, nil
 	}
-	static := filepath.Join(binDir, "static.test")
+	static := filepath.Join(BinDir, "static.test")
 	cmd := exec.Command("go", "test", "-c", "-o", static, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -140,7 +140,7 @@ func staticSelf() (string, error) {
 
 // writeFiles writes the runtime's configuration files, which select the OCI runtime and the
 // directories.
-func (r *box) writeFiles() error {
+func (r *Box) writeFiles() error {
 	const conf = `[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
 [engine]
@@ -167,45 +167,45 @@ for arg; do
 done
 exec runc "$@"
 `
-	r.env = []string{"CONTAINERS_CONF=" + r.dir + "/containers.conf", "CONTAINERS_STORAGE_CONF=" + r.dir + "/storage.conf"}
-	if r.name == "docker" {
-		r.env = []string{"DOCKER_HOST=unix://" + r.dir + "/s", "DOCKER_CONFIG=" + r.dir}
+	r.Env = []string{"CONTAINERS_CONF=" + r.Dir + "/containers.conf", "CONTAINERS_STORAGE_CONF=" + r.Dir + "/storage.conf"}
+	if r.Name == "docker" {
+		r.Env = []string{"DOCKER_HOST=unix://" + r.Dir + "/s", "DOCKER_CONFIG=" + r.Dir}
 	}
-	return errors.Join(os.WriteFile(filepath.Join(r.dir, "containers.conf"), fmt.Appendf(nil, conf, r.dir), 0o644),
-		os.WriteFile(filepath.Join(r.dir, "storage.conf"), fmt.Appendf(nil, storage, r.dir), 0o644),
-		os.WriteFile(filepath.Join(r.dir, "oci"), []byte(oci), 0o755))
+	return errors.Join(os.WriteFile(filepath.Join(r.Dir, "containers.conf"), fmt.Appendf(nil, conf, r.Dir), 0o644),
+		os.WriteFile(filepath.Join(r.Dir, "storage.conf"), fmt.Appendf(nil, storage, r.Dir), 0o644),
+		os.WriteFile(filepath.Join(r.Dir, "oci"), []byte(oci), 0o755))
 }
 
-// startDaemon starts dockerd and waits until it answers.
-func (r *box) startDaemon() error {
-	log, err := os.OpenFile(filepath.Join(r.dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+// StartDaemon starts dockerd and waits until it answers.
+func (r *Box) StartDaemon() error {
+	log, err := os.OpenFile(filepath.Join(r.Dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	args := []string{
-		"--data-root", r.dir + "/data", "--exec-root", r.dir + "/exec", "-H", "unix://" + r.dir + "/s", "-p", r.dir + "/pid",
+		"--data-root", r.Dir + "/data", "--exec-root", r.Dir + "/exec", "-H", "unix://" + r.Dir + "/s", "-p", r.Dir + "/pid",
 		"--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none", "--log-level=warn",
 	}
 	if lacksResource() {
-		args = append(args, "--add-runtime", "less="+r.dir+"/oci", "--default-runtime", "less")
+		args = append(args, "--add-runtime", "less="+r.Dir+"/oci", "--default-runtime", "less")
 	}
 	for end := time.Now().Add(200 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		// On a busy host, dockerd may end because its containerd did not start in time.
-		if r.daemon == nil || ended(r.daemon.Process.Pid) {
-			if r.daemon != nil {
-				_ = r.daemon.Wait() // the daemon's log shows the reason
+		if r.Daemon == nil || ProcessEnded(r.Daemon.Process.Pid) {
+			if r.Daemon != nil {
+				_ = r.Daemon.Wait() // the daemon's log shows the reason
 			}
 			if err := r.forgetContainerd(); err != nil {
 				return err
 			}
-			r.daemon = exec.Command("dockerd", append(args, r.more...)...)
-			r.daemon.Stdout, r.daemon.Stderr = log, log
-			if err := r.daemon.Start(); err != nil {
+			r.Daemon = exec.Command("dockerd", append(args, r.MoreArgs...)...)
+			r.Daemon.Stdout, r.Daemon.Stderr = log, log
+			if err := r.Daemon.Start(); err != nil {
 				return err
 			}
 		}
-		out, err := r.run("version")
+		out, err := r.Run("version")
 		if err == nil {
 			return nil
 		}
@@ -217,8 +217,8 @@ func (r *box) startDaemon() error {
 
 // forgetContainerd removes the pid file of a containerd that was killed and is still a zombie.
 // Otherwise dockerd would regard the zombie as a running process.
-func (r *box) forgetContainerd() error {
-	file := filepath.Join(r.dir, "exec", "containerd", "containerd.pid")
+func (r *Box) forgetContainerd() error {
+	file := filepath.Join(r.Dir, "exec", "containerd", "containerd.pid")
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -227,7 +227,7 @@ func (r *box) forgetContainerd() error {
 		return err
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err == nil && !ended(pid) {
+	if err == nil && !ProcessEnded(pid) {
 		return nil
 	}
 	return os.Remove(file)
@@ -246,8 +246,8 @@ func lacksResource() bool {
 }
 
 // image creates an image that contains one program.
-func (r *box) image(name, program, as, entrypoint string) error {
-	cmd := r.command("import", "--change", "ENTRYPOINT "+entrypoint, "-", name)
+func (r *Box) image(name, program, as, entrypoint string) error {
+	cmd := r.Command("import", "--change", "ENTRYPOINT "+entrypoint, "-", name)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -288,19 +288,19 @@ func writeTar(to io.Writer, program, as string) error {
 	return errors.Join(err, w.Close())
 }
 
-// command prepares a command of the runtime.
-func (r *box) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(r.name, args...)
-	cmd.Env = append(os.Environ(), r.env...)
+// Command prepares a command of the runtime.
+func (r *Box) Command(args ...string) *exec.Cmd {
+	cmd := exec.Command(r.Name, args...)
+	cmd.Env = append(os.Environ(), r.Env...)
 	return cmd
 }
 
-// run runs a command of the runtime and returns its standard output. If the command fails, run
+// Run runs a command of the runtime and returns its standard output. If the command fails, run
 // appends the error output. It omits warnings of a successful command, because podman prints some
 // while a volume plugin does not run.
-func (r *box) run(args ...string) (string, error) {
+func (r *Box) Run(args ...string) (string, error) {
 	var answer, said bytes.Buffer
-	cmd := r.command(args...)
+	cmd := r.Command(args...)
 	cmd.Stdout, cmd.Stderr = &answer, &said
 	err := cmd.Run()
 	if err != nil {
@@ -309,24 +309,24 @@ func (r *box) run(args ...string) (string, error) {
 	return strings.TrimSpace(answer.String()), err
 }
 
-// must runs a command of the runtime and returns its output. The command must succeed.
-func (r *box) must(t testing.TB, args ...string) string {
+// Must runs a command of the runtime and returns its output. The command must succeed.
+func (r *Box) Must(t testing.TB, args ...string) string {
 	t.Helper()
-	out, err := r.run(args...)
+	out, err := r.Run(args...)
 	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", r.name, strings.Join(args, " "), err, out)
+		t.Fatalf("%s %s: %v\n%s", r.Name, strings.Join(args, " "), err, out)
 	}
 	return out
 }
 
-// removeAll removes the containers that a filter selects.
-func (r *box) removeAll(filter ...string) error {
-	out, err := r.run(append([]string{"ps", "-aq", "--no-trunc"}, filter...)...)
+// RemoveAll removes the containers that a filter selects.
+func (r *Box) RemoveAll(filter ...string) error {
+	out, err := r.Run(append([]string{"ps", "-aq", "--no-trunc"}, filter...)...)
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	for id := range strings.FieldsSeq(out) {
-		if said, err := r.run("rm", "-f", "-v", id); err != nil && !strings.Contains(strings.ToLower(said), "no such") {
+		if said, err := r.Run("rm", "-f", "-v", id); err != nil && !strings.Contains(strings.ToLower(said), "no such") {
 			return fmt.Errorf("%w: %s", err, said)
 		}
 	}
@@ -334,38 +334,38 @@ func (r *box) removeAll(filter ...string) error {
 }
 
 // stop removes all containers, stops the daemon, and removes all mounts and files of the box.
-func (r *box) stop() error {
+func (r *Box) stop() error {
 	var err error
-	if r.daemon != nil {
-		_ = r.daemon.Process.Signal(syscall.SIGCONT) // a failed test may have left the daemon stopped
+	if r.Daemon != nil {
+		_ = r.Daemon.Process.Signal(syscall.SIGCONT) // a failed test may have left the daemon stopped
 	}
-	if r.daemon != nil || r.name == "podman" {
-		err = r.removeAll()
+	if r.Daemon != nil || r.Name == "podman" {
+		err = r.RemoveAll()
 	}
-	return errors.Join(err, r.stopDaemon(), r.unmountAll(), os.RemoveAll(r.dir))
+	return errors.Join(err, r.StopDaemon(), r.UnmountAll(), os.RemoveAll(r.Dir))
 }
 
-// unmountAll unmounts all mounts below the box's directory.
-func (r *box) unmountAll() error {
+// UnmountAll unmounts all mounts below the box's directory.
+func (r *Box) UnmountAll() error {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	lines := strings.Split(string(raw), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
-		if f := strings.Fields(lines[i]); len(f) > 4 && strings.HasPrefix(f[4], r.dir+"/") {
+		if f := strings.Fields(lines[i]); len(f) > 4 && strings.HasPrefix(f[4], r.Dir+"/") {
 			err = errors.Join(err, syscall.Unmount(f[4], syscall.MNT_DETACH))
 		}
 	}
 	return err
 }
 
-// stopDaemon stops dockerd, if it is running.
-func (r *box) stopDaemon() error {
-	if r.daemon == nil {
+// StopDaemon stops dockerd, if it is running.
+func (r *Box) StopDaemon() error {
+	if r.Daemon == nil {
 		return nil
 	}
-	err := r.daemon.Process.Signal(syscall.SIGTERM)
+	err := r.Daemon.Process.Signal(syscall.SIGTERM)
 	if err == nil {
-		_ = r.daemon.Wait() // the daemon received SIGTERM
+		_ = r.Daemon.Wait() // the daemon received SIGTERM
 	}
-	r.daemon = nil
+	r.Daemon = nil
 	return err
 }

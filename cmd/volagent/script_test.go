@@ -26,23 +26,26 @@ func TestScripts(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			h := newHost(t)
-			h.start("local")
+			h := NewHost(t)
+			h.Start("local")
 			testscript.Run(t, testscript.Params{
 				Files: []string{file},
 				Setup: func(env *testscript.Env) error {
-					env.Setenv("VOLCTL_SOCKET", h.socket())
-					env.Setenv("PATH", binDir+":"+env.Getenv("PATH"))
-					env.Setenv("HOST", h.dir)
+					env.Setenv("VOLCTL_SOCKET", h.Socket())
+					env.Setenv("PATH", BinDir+":"+env.Getenv("PATH"))
+					env.Setenv("HOST", h.Dir)
 					return nil
 				},
-				Cmds: map[string]func(*testscript.TestScript, bool, []string){
-					"exits": exits, "agent": h.scriptAgent, "mounted": mounted, "nomounts": h.scriptNoMounts,
+				Cmds: map[string]scriptCommand{
+					"exits": exits, "agent": scriptAgent(h), "mounted": mounted, "nomounts": scriptNoMounts(h),
 				},
 			})
 		})
 	}
 }
+
+// scriptCommand runs one command of a script.
+type scriptCommand = func(ts *testscript.TestScript, neg bool, args []string)
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
@@ -62,19 +65,21 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func (h *host) scriptAgent(ts *testscript.TestScript, _ bool, args []string) {
-	if len(args) != 1 {
-		ts.Fatalf("usage: agent kill|stop|start")
-	}
-	switch args[0] {
-	case "kill":
-		h.kill()
-	case "stop":
-		ts.Check(h.signal(syscall.SIGTERM))
-	case "start":
-		h.start("local")
-	default:
-		ts.Fatalf("unknown: agent %s", args[0])
+func scriptAgent(h *Host) scriptCommand {
+	return func(ts *testscript.TestScript, _ bool, args []string) {
+		if len(args) != 1 {
+			ts.Fatalf("usage: agent kill|stop|start")
+		}
+		switch args[0] {
+		case "kill":
+			h.Kill()
+		case "stop":
+			ts.Check(h.Signal(syscall.SIGTERM))
+		case "start":
+			h.Start("local")
+		default:
+			ts.Fatalf("unknown: agent %s", args[0])
+		}
 	}
 }
 
@@ -88,8 +93,10 @@ func mounted(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func (h *host) scriptNoMounts(ts *testscript.TestScript, _ bool, _ []string) {
-	if left := h.mounts(); left != "" {
-		ts.Fatalf("still mounted:\n%s", left)
+func scriptNoMounts(h *Host) scriptCommand {
+	return func(ts *testscript.TestScript, _ bool, _ []string) {
+		if left := h.Mounts(); left != "" {
+			ts.Fatalf("still mounted:\n%s", left)
+		}
 	}
 }

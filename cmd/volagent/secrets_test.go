@@ -21,78 +21,78 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// plantedSecrets contains the values of the planted secrets by name. The hunt functions must not
+// PlantedSecrets contains the values of the planted secrets by name. The hunt functions must not
 // find these values in any place.
-var plantedSecrets = map[string]string{
+var PlantedSecrets = map[string]string{
 	"literal": "pl4nt3d-l1t3r4l", "file": "pl4nt3d-f1l3", "credential": "pl4nt3d-cr3d", "env": "pl4nt3d-3nv",
 }
 
 // plantedHost returns a host with one secret of each kind. It does not start the agent. lines are
 // the lines of a volume file that refer to these secrets.
-func plantedHost(t *testing.T) (h recorded, lines string) {
+func plantedHost(t *testing.T) (h Recorded, lines string) {
 	t.Helper()
-	h = prepared(t, "10s", nil)
-	h.must(os.Mkdir(filepath.Join(h.dir, "cred"), 0o700))
-	h.must(os.WriteFile(filepath.Join(h.dir, "cred", "name"), []byte(plantedSecrets["credential"]), 0o400))
-	h.must(os.WriteFile(filepath.Join(h.dir, "secret"), []byte(plantedSecrets["file"]+"\n"), 0o600))
-	h.env = append(h.env, "CREDENTIALS_DIRECTORY="+h.dir+"/cred", "PLANTED="+plantedSecrets["env"], "GOTRACEBACK=crash")
-	return h, "secrets:\n  literal: " + plantedSecrets["literal"] + "\n  file: {file: " + h.dir + "/secret}\n  credential: {credential: name}\n  env: {env: PLANTED}\n"
+	h = NewRecorded(t, "10s", nil)
+	h.Must(os.Mkdir(filepath.Join(h.Dir, "cred"), 0o700))
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "cred", "name"), []byte(PlantedSecrets["credential"]), 0o400))
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "secret"), []byte(PlantedSecrets["file"]+"\n"), 0o600))
+	h.Env = append(h.Env, "CREDENTIALS_DIRECTORY="+h.Dir+"/cred", "PLANTED="+PlantedSecrets["env"], "GOTRACEBACK=crash")
+	return h, "secrets:\n  literal: " + PlantedSecrets["literal"] + "\n  file: {file: " + h.Dir + "/secret}\n  credential: {credential: name}\n  env: {env: PLANTED}\n"
 }
 
-// file writes a volume file and returns its path.
-func (h recorded) file(lines string) string {
-	h.t.Helper()
-	name := filepath.Join(h.dir, "data.yaml")
-	h.must(os.WriteFile(name, []byte("id: data\nplugin_id: rec\n"+lines), 0o600))
+// dataFile writes a volume file and returns its path.
+func dataFile(h Recorded, lines string) string {
+	h.T.Helper()
+	name := filepath.Join(h.Dir, "data.yaml")
+	h.Must(os.WriteFile(name, []byte("id: data\nplugin_id: rec\n"+lines), 0o600))
 	return name
 }
 
-// gave asserts that the plugin received at least one call of a method since a mark, and that every
+// ExpectSecrets asserts that the plugin received at least one call of a method since a mark, and that every
 // such call contained exactly the given secrets.
-func (h recorded) gave(since int64, method string, want map[string]string) {
-	h.t.Helper()
-	all, err := csitest.ReadJournal(h.cfg.JournalPath())
-	h.must(err)
+func (h Recorded) ExpectSecrets(since int64, method string, want map[string]string) {
+	h.T.Helper()
+	all, err := csitest.ReadJournal(h.Config.JournalPath())
+	h.Must(err)
 	calls := all.Since(since).Only(method)
 	if len(calls) == 0 {
-		h.t.Errorf("no %s was sent", method)
+		h.T.Errorf("no %s was sent", method)
 	}
 	for _, c := range calls {
 		if len(c.SecretSums) != len(want) {
-			h.t.Errorf("%s carried the secrets %v", method, c.SecretKeys)
+			h.T.Errorf("%s carried the secrets %v", method, c.SecretKeys)
 		}
 		for name, value := range want {
 			if c.SecretSums[name] != csitest.Sum(value) {
-				h.t.Errorf("%s carried another value of %q", method, name)
+				h.T.Errorf("%s carried another value of %q", method, name)
 			}
 		}
 	}
 }
 
-// get sends a GET request to the agent's API and returns the answer.
-func (h *host) get(path string) string {
-	h.t.Helper()
+// getPath sends a GET request to the agent's API and returns the answer.
+func getPath(h *Host, path string) string {
+	h.T.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", h.socket())
+		return new(net.Dialer).DialContext(ctx, "unix", h.Socket())
 	}}}
-	req, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, "http://volagent"+path, http.NoBody)
-	h.must(err)
+	req, err := http.NewRequestWithContext(h.T.Context(), http.MethodGet, "http://volagent"+path, http.NoBody)
+	h.Must(err)
 	resp, err := client.Do(req)
-	h.must(err)
+	h.Must(err)
 	defer resp.Body.Close()
 	all, err := io.ReadAll(resp.Body)
-	h.must(err)
+	h.Must(err)
 	if resp.StatusCode != http.StatusOK {
-		h.t.Errorf("GET %s: %s\n%s", path, resp.Status, all)
+		h.T.Errorf("GET %s: %s\n%s", path, resp.Status, all)
 	}
 	return string(all)
 }
 
-// hunt fails the test if a text contains a planted secret, either unchanged or in a common
+// HuntSecrets fails the test if a text contains a planted secret, either unchanged or in a common
 // encoding.
-func hunt(t testing.TB, where, text string) {
+func HuntSecrets(t testing.TB, where, text string) {
 	t.Helper()
-	for name, value := range plantedSecrets {
+	for name, value := range PlantedSecrets {
 		for _, form := range []string{
 			value, hex.EncodeToString([]byte(value)), base64.RawStdEncoding.EncodeToString([]byte(value)), base64.RawURLEncoding.EncodeToString([]byte(value)),
 		} {
@@ -104,45 +104,45 @@ func hunt(t testing.TB, where, text string) {
 }
 
 // huntFiles searches all files of the agent, including its log, for the planted secrets.
-func (h recorded) huntFiles(when string) {
-	h.t.Helper()
+func huntFiles(h Recorded, when string) {
+	h.T.Helper()
 	for _, root := range []string{"d", "run", "agent.log", "plugins.d"} {
-		h.must(filepath.WalkDir(filepath.Join(h.dir, root), func(path string, d fs.DirEntry, err error) error {
+		h.Must(filepath.WalkDir(filepath.Join(h.Dir, root), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !d.Type().IsRegular() {
 				return err
 			}
 			raw, err := os.ReadFile(path)
-			hunt(h.t, when+": "+path, string(raw))
+			HuntSecrets(h.T, when+": "+path, string(raw))
 			return err
 		}))
 	}
 }
 
 // huntAPI searches the answers of the API and the output of volctl for the planted secrets.
-func (h recorded) huntAPI(when string) {
-	h.t.Helper()
+func huntAPI(h Recorded, when string) {
+	h.T.Helper()
 	for _, path := range []string{
 		"/v1/volumes", "/v1/volumes/data", "/v1/claims", "/v1/plugins", "/v1/plugins/rec", "/v1/plugins/rec/logs", "/v1/node", "/v1/events", "/v1/health", "/metrics",
 	} {
-		hunt(h.t, when+": GET "+path, h.get(path))
+		HuntSecrets(h.T, when+": GET "+path, getPath(h.Host, path))
 	}
 	for _, args := range []string{
 		"volume status data", "volume status data -o json", "volume list -o wide", "volume list -o yaml", "claim list -o json",
 		"node status", "events", "plugin status rec", "plugin logs rec",
 	} {
-		r := h.try(strings.Fields(args)...)
-		hunt(h.t, when+": volctl "+args, r.out+r.err)
+		r := h.Try(strings.Fields(args)...)
+		HuntSecrets(h.T, when+": volctl "+args, r.Out+r.Err)
 	}
 }
 
 // huntProcesses searches the arguments of all processes on this machine for the planted secrets.
-func (h recorded) huntProcesses(when string) {
-	h.t.Helper()
+func huntProcesses(h Recorded, when string) {
+	h.T.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	h.must(err)
+	h.Must(err)
 	for _, name := range names {
 		raw, _ := os.ReadFile(name) // the process may have ended
-		hunt(h.t, when+": "+name, string(raw))
+		HuntSecrets(h.T, when+": "+name, string(raw))
 	}
 }
 
@@ -154,65 +154,65 @@ func (h recorded) huntProcesses(when string) {
 func TestPlantedSecrets(t *testing.T) {
 	t.Parallel()
 	h, lines := plantedHost(t)
-	h.wrap = []string{"sh", "-c", `ulimit -Sc "$(ulimit -Hc)"; exec "$@"`, "sh"}
-	h.start("rec")
-	if limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", h.pluginPID("rec"))); err != nil || !regexp.MustCompile(`Max core file size +0 `).Match(limits) {
+	h.Wrapper = []string{"sh", "-c", `ulimit -Sc "$(ulimit -Hc)"; exec "$@"`, "sh"}
+	h.Start("rec")
+	if limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", h.PluginPID("rec"))); err != nil || !regexp.MustCompile(`Max core file size +0 `).Match(limits) {
 		t.Errorf("the plugin would dump core, with its secrets: %v\n%s", err, limits)
 	}
-	said := h.volctl("volume", "validate", h.file(lines), "-o", "json")
-	mark := h.mark()
-	said += h.volctl("volume", "create", h.file(lines), "-o", "json")
-	said += h.volctl("volume", "register", h.file(lines)) // this registration changes nothing
-	h.gave(mark, csitest.CreateVolume, plantedSecrets)
-	said += h.volctl("volume", "claim", "data", "--alloc", "a", "-o", "json")
+	said := h.Volctl("volume", "validate", dataFile(h, lines), "-o", "json")
+	mark := h.Mark()
+	said += h.Volctl("volume", "create", dataFile(h, lines), "-o", "json")
+	said += h.Volctl("volume", "register", dataFile(h, lines)) // this registration changes nothing
+	h.ExpectSecrets(mark, csitest.CreateVolume, PlantedSecrets)
+	said += h.Volctl("volume", "claim", "data", "--alloc", "a", "-o", "json")
 	for _, method := range []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish} {
-		h.gave(mark, method, plantedSecrets)
+		h.ExpectSecrets(mark, method, PlantedSecrets)
 	}
-	if notes := h.files("d/csi/rec/meta/*"); !strings.Contains(notes, `"sealed":"v1.`) {
+	if notes := h.ReadFiles("d/csi/rec/meta/*"); !strings.Contains(notes, `"sealed":"v1.`) {
 		t.Errorf("there is no note with a sealed value:\n%s", notes)
 	}
-	hunt(t, "volctl", said)
-	h.huntAPI("mounted")
-	h.huntFiles("mounted")
-	h.huntProcesses("mounted")
+	HuntSecrets(t, "volctl", said)
+	huntAPI(h, "mounted")
+	huntFiles(h, "mounted")
+	huntProcesses(h, "mounted")
 
 	// The plugin repeats the secrets in an error, unchanged and encoded.
-	for _, value := range plantedSecrets {
-		h.fault(csitest.Fault{Method: csitest.NodePublish, Code: codes.Internal, Message: "cannot use " + value + ", " +
+	for _, value := range PlantedSecrets {
+		h.AddFaults(csitest.Fault{Method: csitest.NodePublish, Code: codes.Internal, Message: "cannot use " + value + ", " +
 			base64.StdEncoding.EncodeToString([]byte(value)) + ", " + base64.RawURLEncoding.EncodeToString([]byte(value)) + ", " + hex.EncodeToString([]byte(value))})
 	}
-	h.volctl("volume", "detach", "data", "a")
-	r := h.try("volume", "claim", "data", "--alloc", "b", "--timeout", "60s")
-	hunt(t, "a claim that fails at first", r.out+r.err)
-	if r.code != 0 {
-		t.Errorf("exit %d: %s", r.code, r.err)
+	h.Volctl("volume", "detach", "data", "a")
+	r := h.Try("volume", "claim", "data", "--alloc", "b", "--timeout", "60s")
+	HuntSecrets(t, "a claim that fails at first", r.Out+r.Err)
+	if r.Code != 0 {
+		t.Errorf("exit %d: %s", r.Code, r.Err)
 	}
-	if !strings.Contains(h.volctl("events"), "cannot use ***") {
-		t.Errorf("the plugin did not repeat the secrets, or that is not told:\n%s", h.volctl("events"))
+	if !strings.Contains(h.Volctl("events"), "cannot use ***") {
+		t.Errorf("the plugin did not repeat the secrets, or that is not told:\n%s", h.Volctl("events"))
 	}
-	h.huntAPI("repeated")
-	h.huntFiles("repeated")
+	huntAPI(h, "repeated")
+	huntFiles(h, "repeated")
 
 	// End the agent with a signal that normally dumps core, and remove the database.
-	pid := h.cmd.Process.Pid
-	h.must(h.cmd.Process.Signal(syscall.SIGABRT))
-	err := h.cmd.Wait()
-	ws, ok := h.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if h.cmd = nil; err == nil || !ok || !ws.Signaled() || ws.CoreDump() {
+	pid := h.Cmd.Process.Pid
+	h.Must(h.Cmd.Process.Signal(syscall.SIGABRT))
+	err := h.Cmd.Wait()
+	ws, ok := h.Cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if h.Cmd = nil; err == nil || !ok || !ws.Signaled() || ws.CoreDump() {
 		t.Errorf("the agent, process %d, ended otherwise, or dumped core: %v, core %t", pid, err, ok && ws.CoreDump())
 	}
-	said, _ = h.inspect("--json")
-	hunt(t, "volagent inspect", said)
-	h.must(os.WriteFile(filepath.Join(h.dir, "d", "state.db"), []byte(strings.Repeat("damage", 4096)), 0o600))
-	h.start("rec")
-	h.huntFiles("crashed")
-	mark = h.mark()
-	h.volctl("volume", "detach", "data", "b")
-	h.gave(mark, csitest.ControllerUnpublish, plantedSecrets) // the agent took the sealed values from the note
-	mark = h.mark()
-	h.volctl("volume", "delete", "data", "-y", "--confirm=data")
-	h.gave(mark, csitest.DeleteVolume, plantedSecrets)
-	h.huntFiles("deleted")
+	said, _ = Inspect(h.Host, "--json")
+	HuntSecrets(t, "volagent inspect", said)
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "d", "state.db"), []byte(strings.Repeat("damage", 4096)), 0o600))
+	h.Start("rec")
+	huntFiles(h, "crashed")
+	mark = h.Mark()
+	h.Volctl("volume", "detach", "data", "b")
+	h.ExpectSecrets(mark, csitest.ControllerUnpublish, PlantedSecrets) // the agent took the sealed values from the note
+	mark = h.Mark()
+	h.Volctl("volume", "delete", "data", "-y", "--confirm=data")
+	h.ExpectSecrets(mark, csitest.DeleteVolume, PlantedSecrets)
+	huntFiles(h, "deleted")
 }
 
 // TestSecretRotation checks that a changed secret applies to the next call. The agent retries a
@@ -220,44 +220,44 @@ func TestPlantedSecrets(t *testing.T) {
 // even if only the content of the referenced file has changed.
 func TestSecretRotation(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	secret := filepath.Join(h.dir, "secret")
-	put := func(value string) { h.must(os.WriteFile(secret, []byte(value+"\n"), 0o600)) }
+	h := StartRecorded(t, "10s", nil)
+	secret := filepath.Join(h.Dir, "secret")
+	put := func(value string) { h.Must(os.WriteFile(secret, []byte(value+"\n"), 0o600)) }
 	put("old")
 	lines := func(value string) string {
 		return "external_id: x\nsecrets:\n  key: {file: " + secret + "}\n  word: " + value + "\n"
 	}
-	h.volctl("volume", "register", h.file(lines("first")))
+	h.Volctl("volume", "register", dataFile(h, lines("first")))
 	refused := csitest.Fault{Method: csitest.NodeStage, Code: codes.Unauthenticated, Message: "who is that?", Times: -1}
-	h.fault(refused)
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
-	h.shows("who is that?")
-	h.must(h.cfg.Faults().Clear())
-	mark := h.mark()
-	if out := h.volctl("volume", "register", h.file(lines("second"))); !strings.Contains(out, `sealed anew: "word"`) || strings.Contains(out, "second") {
+	h.AddFaults(refused)
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+	h.AwaitStatus("who is that?")
+	h.Must(h.Config.Faults().Clear())
+	mark := h.Mark()
+	if out := h.Volctl("volume", "register", dataFile(h, lines("second"))); !strings.Contains(out, `sealed anew: "word"`) || strings.Contains(out, "second") {
 		t.Errorf("register says %s", out)
 	}
-	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
-	h.gave(mark, csitest.NodeStage, map[string]string{"key": "old", "word": "second"})
+	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
+	h.ExpectSecrets(mark, csitest.NodeStage, map[string]string{"key": "old", "word": "second"})
 
 	// New content of a secret's file applies to the next call without a registration.
-	mark = h.mark()
+	mark = h.Mark()
 	put("new")
-	h.volctl("volume", "detach", "data", "a")
-	h.gave(mark, csitest.ControllerUnpublish, map[string]string{"key": "new", "word": "second"})
-	h.fault(refused)
-	h.volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
-	h.shows("who is that?")
-	h.must(h.cfg.Faults().Clear())
+	h.Volctl("volume", "detach", "data", "a")
+	h.ExpectSecrets(mark, csitest.ControllerUnpublish, map[string]string{"key": "new", "word": "second"})
+	h.AddFaults(refused)
+	h.Volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
+	h.AwaitStatus("who is that?")
+	h.Must(h.Config.Faults().Clear())
 	put("newest")
-	mark = h.mark()
-	if out := h.volctl("volume", "register", h.file(lines("second"))); !strings.Contains(out, "unchanged") {
+	mark = h.Mark()
+	if out := h.Volctl("volume", "register", dataFile(h, lines("second"))); !strings.Contains(out, "unchanged") {
 		t.Errorf("register says %s", out)
 	}
-	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
-	h.gave(mark, csitest.NodeStage, map[string]string{"key": "newest", "word": "second"})
-	h.volctl("volume", "detach", "data", "b")
-	h.over("data")
+	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
+	h.ExpectSecrets(mark, csitest.NodeStage, map[string]string{"key": "newest", "word": "second"})
+	h.Volctl("volume", "detach", "data", "b")
+	h.ExpectClean("data")
 }
 
 // TestSealingKey checks that the sealing key is a credential or a file that only root can read.
@@ -266,54 +266,54 @@ func TestSecretRotation(t *testing.T) {
 func TestSealingKey(t *testing.T) {
 	t.Parallel()
 	h, _ := plantedHost(t)
-	h.start("rec")
+	h.Start("rec")
 	value := map[string]string{"word": "w0rd"}
-	h.volctl("volume", "register", h.file("external_id: x\nsecrets: {word: w0rd}\n"))
-	keyFile := filepath.Join(h.dir, "d", "keys", "secrets.key")
+	h.Volctl("volume", "register", dataFile(h, "external_id: x\nsecrets: {word: w0rd}\n"))
+	keyFile := filepath.Join(h.Dir, "d", "keys", "secrets.key")
 	for path, mode := range map[string]fs.FileMode{keyFile: 0o600, filepath.Dir(keyFile): 0o700 | fs.ModeDir} {
 		if info, err := os.Stat(path); err != nil || info.Mode() != mode {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}
 	}
-	h.must(os.Chmod(keyFile, 0o644))
-	r := h.try("volume", "claim", "data", "--alloc", "a")
-	if r.code != 1 || !strings.Contains(r.err, `cannot read secret "word" of volume "data"`) || !strings.Contains(r.err, "chmod 600 "+keyFile) {
-		t.Errorf("a key that others can read: exit %d, %s", r.code, r.err)
+	h.Must(os.Chmod(keyFile, 0o644))
+	r := h.Try("volume", "claim", "data", "--alloc", "a")
+	if r.Code != 1 || !strings.Contains(r.Err, `cannot read secret "word" of volume "data"`) || !strings.Contains(r.Err, "chmod 600 "+keyFile) {
+		t.Errorf("a key that others can read: exit %d, %s", r.Code, r.Err)
 	}
-	h.over("data")
-	h.must(os.Chmod(keyFile, 0o600))
-	h.must(h.signal(syscall.SIGTERM))
-	h.must(os.Remove(keyFile))
-	h.start("rec")
-	r = h.try("volume", "claim", "data", "--alloc", "a")
+	h.ExpectClean("data")
+	h.Must(os.Chmod(keyFile, 0o600))
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Must(os.Remove(keyFile))
+	h.Start("rec")
+	r = h.Try("volume", "claim", "data", "--alloc", "a")
 	for _, words := range []string{`cannot read secret "word" of volume "data": it is sealed with key `, keyFile, "give the value again"} {
-		if r.code != 1 || !strings.Contains(r.err, words) {
-			t.Errorf("a lost key: exit %d, no %q in %s", r.code, words, r.err)
+		if r.Code != 1 || !strings.Contains(r.Err, words) {
+			t.Errorf("a lost key: exit %d, no %q in %s", r.Code, words, r.Err)
 		}
 	}
-	h.over("data")
+	h.ExpectClean("data")
 
 	// With a credential the agent creates no key file.
-	h.must(h.signal(syscall.SIGTERM))
-	h.must(os.WriteFile(filepath.Join(h.dir, "cred", "volagent.key"), []byte(strings.Repeat("k", 32)), 0o400))
-	h.start("rec")
-	h.volctl("volume", "register", h.file("external_id: x\nsecrets: {word: w0rd}\n"))
-	mark := h.mark()
-	h.lives()
-	h.gave(mark, csitest.NodeStage, value)
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "cred", "volagent.key"), []byte(strings.Repeat("k", 32)), 0o400))
+	h.Start("rec")
+	h.Volctl("volume", "register", dataFile(h, "external_id: x\nsecrets: {word: w0rd}\n"))
+	mark := h.Mark()
+	h.UseTwice()
+	h.ExpectSecrets(mark, csitest.NodeStage, value)
 	if _, err := os.Stat(keyFile); err == nil {
 		t.Error("a key file was made beside the credential")
 	}
 
 	// With "sealed: true" a volume file keeps the sealed value of the record. The agent refuses the
 	// file if the record has no such value.
-	h.volctl("volume", "register", h.file("external_id: x\nreclaim: delete\nsecrets: {word: {sealed: true}}\n"))
-	mark = h.mark()
-	h.lives()
-	h.gave(mark, csitest.NodeStage, value)
-	r = h.try("volume", "register", h.file("external_id: x\nsecrets: {word: {sealed: true}, other: {sealed: true}}\n"))
-	if r.code != 4 || !strings.Contains(r.err, `cannot keep secret "other" of volume "data": the agent has no sealed value of it`) {
-		t.Errorf("nothing to keep: exit %d, %s", r.code, r.err)
+	h.Volctl("volume", "register", dataFile(h, "external_id: x\nreclaim: delete\nsecrets: {word: {sealed: true}}\n"))
+	mark = h.Mark()
+	h.UseTwice()
+	h.ExpectSecrets(mark, csitest.NodeStage, value)
+	r = h.Try("volume", "register", dataFile(h, "external_id: x\nsecrets: {word: {sealed: true}, other: {sealed: true}}\n"))
+	if r.Code != 4 || !strings.Contains(r.Err, `cannot keep secret "other" of volume "data": the agent has no sealed value of it`) {
+		t.Errorf("nothing to keep: exit %d, %s", r.Code, r.Err)
 	}
 }
 
@@ -321,8 +321,8 @@ func TestSealingKey(t *testing.T) {
 // the file, credential or variable, before it stores anything or calls the plugin.
 func TestUnreadableSecret(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	mark := h.mark()
+	h := StartRecorded(t, "10s", nil)
+	mark := h.Mark()
 	for ref, words := range map[string]string{
 		"{file: /none/key}":  "/none/key: no such file",
 		"{credential: none}": `credential "none"`,
@@ -333,29 +333,29 @@ func TestUnreadableSecret(t *testing.T) {
 			if verb != "create" {
 				lines += "external_id: x\n"
 			}
-			r := h.try("volume", verb, h.file(lines))
-			if r.code != 1 || !strings.Contains(r.err, `cannot read secret "key" of volume "data"`) || !strings.Contains(r.err, words) {
-				t.Errorf("%s of %s: exit %d, %s", verb, ref, r.code, r.err)
+			r := h.Try("volume", verb, dataFile(h, lines))
+			if r.Code != 1 || !strings.Contains(r.Err, `cannot read secret "key" of volume "data"`) || !strings.Contains(r.Err, words) {
+				t.Errorf("%s of %s: exit %d, %s", verb, ref, r.Code, r.Err)
 			}
 		}
 	}
-	r := h.try("volume", "create", "data", "--plugin", "rec", "--secret", "key=file:/none/key")
-	if r.code != 1 || !strings.Contains(r.err, "/none/key: no such file") {
-		t.Errorf("create with flags: exit %d, %s", r.code, r.err)
+	r := h.Try("volume", "create", "data", "--plugin", "rec", "--secret", "key=file:/none/key")
+	if r.Code != 1 || !strings.Contains(r.Err, "/none/key: no such file") {
+		t.Errorf("create with flags: exit %d, %s", r.Code, r.Err)
 	}
-	if out := h.volctl("volume", "list", "-q"); out != "" {
+	if out := h.Volctl("volume", "list", "-q"); out != "" {
 		t.Errorf("left: %s", out)
 	}
-	h.expect(mark)
+	h.ExpectCalls(mark)
 
-	secret := filepath.Join(h.dir, "secret")
-	h.must(os.WriteFile(secret, nil, 0o600))
-	h.volctl("volume", "create", "data", "--plugin", "rec", "--secret", "key=file:"+secret)
-	h.must(os.Remove(secret))
-	if r := h.try("volume", "delete", "data", "-y"); r.code != 1 || !strings.Contains(r.err, secret+": no such file") {
-		t.Errorf("delete: exit %d, %s", r.code, r.err)
+	secret := filepath.Join(h.Dir, "secret")
+	h.Must(os.WriteFile(secret, nil, 0o600))
+	h.Volctl("volume", "create", "data", "--plugin", "rec", "--secret", "key=file:"+secret)
+	h.Must(os.Remove(secret))
+	if r := h.Try("volume", "delete", "data", "-y"); r.Code != 1 || !strings.Contains(r.Err, secret+": no such file") {
+		t.Errorf("delete: exit %d, %s", r.Code, r.Err)
 	}
-	if out := h.volctl("volume", "status", "data"); !strings.Contains(out, "free") {
+	if out := h.Volctl("volume", "status", "data"); !strings.Contains(out, "free") {
 		t.Errorf("after a delete that was not begun:\n%s", out)
 	}
 }

@@ -16,60 +16,60 @@ import (
 // command may wait for the agent.
 func TestStartError(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	config := filepath.Join(h.dir, "volagent.yaml")
+	h := NewHost(t)
+	config := filepath.Join(h.Dir, "volagent.yaml")
 	const mistake = `volagent.yaml:2: unknown key "log_levl"`
-	h.must(os.WriteFile(config, []byte("log_format: text\nlog_levl: debug\n"), 0o600))
-	h.must(os.MkdirAll(filepath.Dir(h.socket()), 0o755))
-	silent, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.socket(), Net: "unix"})
-	h.must(err)
-	h.dies(mistake)
+	h.Must(os.WriteFile(config, []byte("log_format: text\nlog_levl: debug\n"), 0o600))
+	h.Must(os.MkdirAll(filepath.Dir(h.Socket()), 0o755))
+	silent, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.Socket(), Net: "unix"})
+	h.Must(err)
+	expectDeath(h, mistake)
 
 	for _, args := range [][]string{{"volume", "status"}, {"volume", "claim", "data"}, {"events", "-f"}} {
 		began := time.Now()
-		r := h.try(args...)
-		if r.code != 7 || !strings.Contains(r.err, "the agent cannot start: ") || !strings.Contains(r.err, mistake) || !strings.Contains(r.err, `did you mean "log_level"?`) {
-			t.Errorf("volctl %v: exit %d\n%s", args, r.code, r.err)
+		r := h.Try(args...)
+		if r.Code != 7 || !strings.Contains(r.Err, "the agent cannot start: ") || !strings.Contains(r.Err, mistake) || !strings.Contains(r.Err, `did you mean "log_level"?`) {
+			t.Errorf("volctl %v: exit %d\n%s", args, r.Code, r.Err)
 		}
 		// The agent promises 2 s. The longer limit allows for a machine under load.
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("volctl %v took %s", args, took)
 		}
 	}
-	if r := h.try("doctor"); r.code != 7 || !strings.Contains(r.out, mistake) {
-		t.Errorf("volctl doctor: exit %d\n%s%s", r.code, r.out, r.err)
+	if r := h.Try("doctor"); r.Code != 7 || !strings.Contains(r.Out, mistake) {
+		t.Errorf("volctl doctor: exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
-	out, err := exec.Command(filepath.Join(binDir, "volagent"), append([]string{"inspect"}, h.args()...)...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), mistake) || !strings.Contains(string(out), "inspecting data dir "+filepath.Join(h.dir, "d")) {
+	out, err := exec.Command(filepath.Join(BinDir, "volagent"), append([]string{"inspect"}, h.Args()...)...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), mistake) || !strings.Contains(string(out), "inspecting data dir "+filepath.Join(h.Dir, "d")) {
 		t.Errorf("inspect does not look at the data dir (%v):\n%s", err, out)
 	}
 
-	h.must(silent.Close())
-	if r := h.try("volume", "list"); r.code != 7 || !strings.Contains(r.err, mistake) {
-		t.Errorf("with no socket: exit %d\n%s", r.code, r.err)
+	h.Must(silent.Close())
+	if r := h.Try("volume", "list"); r.Code != 7 || !strings.Contains(r.Err, mistake) {
+		t.Errorf("with no socket: exit %d\n%s", r.Code, r.Err)
 	}
-	h.must(os.WriteFile(config, []byte("log_level: debug\n"), 0o600))
-	h.start()
+	h.Must(os.WriteFile(config, []byte("log_level: debug\n"), 0o600))
+	h.Start()
 
 	// An agent that fails to start while another agent is running must not make commands report
 	// that the running agent failed.
-	h.must(os.WriteFile(config, []byte("log_level: loud\n"), 0o600))
-	other := exec.Command(filepath.Join(binDir, "volagent"), append(h.args()[:2:2], "--runtime-dir", filepath.Join(h.dir, "run"))...)
+	h.Must(os.WriteFile(config, []byte("log_level: loud\n"), 0o600))
+	other := exec.Command(filepath.Join(BinDir, "volagent"), append(h.Args()[:2:2], "--runtime-dir", filepath.Join(h.Dir, "run"))...)
 	if out, err := other.CombinedOutput(); err == nil || !strings.Contains(string(out), `volagent.yaml:1: log_level "loud" is not one of`) {
 		t.Errorf("an agent with a wrong value: %v\n%s", err, out)
 	}
-	if r := h.try("wait", "--plugin", "none", "--timeout", "2s"); r.code == 7 || strings.Contains(r.err, "log_level") {
-		t.Errorf("exit %d\n%s", r.code, r.err)
+	if r := h.Try("wait", "--plugin", "none", "--timeout", "2s"); r.Code == 7 || strings.Contains(r.Err, "log_level") {
+		t.Errorf("exit %d\n%s", r.Code, r.Err)
 	}
-	h.must(h.signal(syscall.SIGTERM))
+	h.Must(h.Signal(syscall.SIGTERM))
 }
 
-// dies asserts that the agent refuses its command line or configuration with the given words.
-func (h *host) dies(words string) {
-	h.t.Helper()
-	cmd := exec.Command(filepath.Join(binDir, "volagent"), h.args()...)
+// expectDeath asserts that the agent refuses its command line or configuration with the given words.
+func expectDeath(h *Host, words string) {
+	h.T.Helper()
+	cmd := exec.Command(filepath.Join(BinDir, "volagent"), h.Args()...)
 	out, err := cmd.CombinedOutput()
 	if code := cmd.ProcessState.ExitCode(); err == nil || code != 2 || !strings.Contains(string(out), words) {
-		h.t.Fatalf("volagent: exit %d\n%s", code, out)
+		h.T.Fatalf("volagent: exit %d\n%s", code, out)
 	}
 }

@@ -10,12 +10,12 @@ import (
 
 // newFiled starts a host with the bundled driver and a claimed volume. It also returns the path of
 // the state database.
-func newFiled(t *testing.T) (h *host, db string) {
-	h = newHost(t)
-	h.start("local")
-	h.volctl("volume", "create", "a", "--plugin", "local")
-	h.volctl("volume", "claim", "a", "--alloc", "one")
-	return h, filepath.Join(h.dir, "d", "state.db")
+func newFiled(t *testing.T) (h *Host, db string) {
+	h = NewHost(t)
+	h.Start("local")
+	h.Volctl("volume", "create", "a", "--plugin", "local")
+	h.Volctl("volume", "claim", "a", "--alloc", "one")
+	return h, filepath.Join(h.Dir, "d", "state.db")
 }
 
 // TestStateRemoved removes the state database while the agent runs. The agent writes the database
@@ -24,20 +24,20 @@ func newFiled(t *testing.T) (h *host, db string) {
 func TestStateRemoved(t *testing.T) {
 	t.Parallel()
 	h, db := newFiled(t)
-	h.must(os.Remove(db))
-	h.must(os.Remove(strings.TrimSuffix(db, ".db") + ".log"))
-	if out := h.refuse(); !strings.Contains(out, "another volagent uses this data dir") {
+	h.Must(os.Remove(db))
+	h.Must(os.Remove(strings.TrimSuffix(db, ".db") + ".log"))
+	if out := h.StartFails(); !strings.Contains(out, "another volagent uses this data dir") {
 		t.Errorf("a second agent: %s", out)
 	}
-	h.volctl("volume", "create", "b", "--plugin", "local")
-	h.volctl("volume", "claim", "b", "--alloc", "two")
-	h.kill()
-	h.start("local")
-	if got, want := h.claims(), []string{"a one", "b two"}; !slices.Equal(got, want) {
+	h.Volctl("volume", "create", "b", "--plugin", "local")
+	h.Volctl("volume", "claim", "b", "--alloc", "two")
+	h.Kill()
+	h.Start("local")
+	if got, want := h.Claims(), []string{"a one", "b two"}; !slices.Equal(got, want) {
 		t.Errorf("claims are %q, want %q", got, want)
 	}
-	h.volctl("volume", "detach", "a", "one")
-	h.volctl("volume", "detach", "b", "two")
+	h.Volctl("volume", "detach", "a", "one")
+	h.Volctl("volume", "detach", "b", "two")
 }
 
 // TestStateReplaced replaces the state database by another file while the agent runs. The agent
@@ -46,30 +46,30 @@ func TestStateRemoved(t *testing.T) {
 func TestStateReplaced(t *testing.T) {
 	t.Parallel()
 	h, db := newFiled(t)
-	h.must(os.WriteFile(db+"x", []byte("not this one"), 0o600))
-	h.must(os.Rename(db+"x", db))
-	h.exits(1, "was replaced while the agent used it", "volume", "detach", "a", "one")
+	h.Must(os.WriteFile(db+"x", []byte("not this one"), 0o600))
+	h.Must(os.Rename(db+"x", db))
+	h.ExpectExit(1, "was replaced while the agent used it", "volume", "detach", "a", "one")
 	kept, err := filepath.Glob(db + ".foreign-*")
-	h.must(err)
+	h.Must(err)
 	if len(kept) != 1 {
 		t.Fatalf("set aside are %q", kept)
 	}
-	h.says(kept[0], "node", "status")
-	h.says("systemctl restart volagent", "node", "status")
-	if ids := h.doctor().ids(); !slices.Contains(ids, "db-foreign-file:"+kept[0]) {
+	h.ExpectOutput(kept[0], "node", "status")
+	h.ExpectOutput("systemctl restart volagent", "node", "status")
+	if ids := Doctor(h).IDs(); !slices.Contains(ids, "db-foreign-file:"+kept[0]) {
 		t.Errorf("doctor finds %q", ids)
 	}
-	raw, err := os.ReadFile(h.log.Name())
-	h.must(err)
+	raw, err := os.ReadFile(h.Log.Name())
+	h.Must(err)
 	if !strings.Contains(string(raw), "was replaced while the agent used it") {
 		t.Error("the log does not say so")
 	}
-	h.kill()
-	h.start("local")
-	if got, want := h.claims(), []string{"a one"}; !slices.Equal(got, want) {
+	h.Kill()
+	h.Start("local")
+	if got, want := h.Claims(), []string{"a one"}; !slices.Equal(got, want) {
 		t.Errorf("claims are %q, want %q", got, want)
 	}
-	h.volctl("volume", "detach", "a", "one")
+	h.Volctl("volume", "detach", "a", "one")
 	if now, err := os.ReadFile(kept[0]); err != nil || string(now) != "not this one" {
 		t.Errorf("the other file is %q, %v", now, err)
 	}

@@ -184,8 +184,8 @@ func (g *guest) testExec() {
 	}
 	unit := filepath.Base(group)
 	for _, args := range [][]string{{"systemctl", "show", "--all", unit}, {"systemctl", "cat", unit}, {"grep", "-rs", "s3cret", "/run", "/var/log", "/var/lib/volagent"}} {
-		if r := g.try(args...); strings.Contains(r.out+r.err, "s3cret") || args[0] == "systemctl" && r.code != 0 {
-			g.t.Errorf("%v: exit %d: %s%s", args, r.code, r.out, r.err)
+		if r := g.try(args...); strings.Contains(r.Out+r.Err, "s3cret") || args[0] == "systemctl" && r.Code != 0 {
+			g.t.Errorf("%v: exit %d: %s%s", args, r.Code, r.Out, r.Err)
 		}
 	}
 	// The agent notices and reports the end of the plugin's process. The next process runs in
@@ -227,7 +227,7 @@ func (g *guest) testKilledInStart() {
 	for i := range 10 {
 		g.ready("cmd")
 		g.run("sh", "-c", fmt.Sprintf("volctl plugin restart cmd --no-wait && sleep 0.0%d && systemctl kill -s KILL volagent", 2+i))
-		g.await("the next agent", func() bool { return g.try("volctl", "wait", "--timeout", "10s").code == 0 })
+		g.await("the next agent", func() bool { return g.try("volctl", "wait", "--timeout", "10s").Code == 0 })
 		pid := g.ready("cmd")
 		services := strings.Fields(g.run("systemctl", "list-units", "--no-legend", "--plain", "--state=running", "volagent-plugin-cmd-*"))
 		if len(services) == 0 || filepath.Base(g.cgroup(pid)) != services[0] || strings.Count(strings.Join(services, " "), ".service") != 1 {
@@ -261,8 +261,8 @@ func (g *guest) testUnit() {
 	}
 	g.testMissed()
 	g.run("volctl", "plugin", "stop", "again")
-	if r := g.try("systemctl", "is-active", "csi-again"); strings.TrimSpace(r.out) != "inactive" {
-		g.t.Errorf("the unit of the plugin that was stopped is %s", r.out)
+	if r := g.try("systemctl", "is-active", "csi-again"); strings.TrimSpace(r.Out) != "inactive" {
+		g.t.Errorf("the unit of the plugin that was stopped is %s", r.Out)
 	}
 	g.run("systemctl", "restart", "volagent")
 	g.run("volctl", "wait", "--timeout", "30s")
@@ -330,8 +330,8 @@ func (g *guest) testBadUnits() {
 		last := ""
 		g.await(id+" to say "+tt.words, func() bool {
 			r := g.try("volctl", "plugin", "status", id, "-o", "go-template={{.state}}: {{.reason}} {{.last_exit}}")
-			if r.code == 0 && r.out != last {
-				last = r.out
+			if r.Code == 0 && r.Out != last {
+				last = r.Out
 				g.t.Log(id, last)
 			}
 			return strings.HasPrefix(last, "backing-off") && strings.Contains(last, tt.words)
@@ -344,12 +344,15 @@ func (g *guest) testBadUnits() {
 	g.run("systemctl", "unmask", "csi-masked.service")
 	g.write("etc/systemd/system/csi-absent.service", "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n")
 	g.run("systemctl", "daemon-reload")
-	g.await("systemd to run what was absent", func() bool { return g.try("systemctl", "is-active", "csi-absent").code == 0 })
+	g.await("systemd to run what was absent", func() bool { return g.try("systemctl", "is-active", "csi-absent").Code == 0 })
 	for _, tt := range bad {
 		g.must(os.Remove(filepath.Join(g.root, "etc/volagent/plugins.d", tt.id+".yaml")))
 	}
-	g.await("the last of them to go", func() bool { return g.try("volctl", "plugin", "status", "deaf").code != 0 })
+	g.await("the last of them to go", func() bool { return g.try("volctl", "plugin", "status", "deaf").Code != 0 })
 }
+
+// stormKills is the number of times that testStorm kills a process in a row.
+const stormKills = 50
 
 // testStorm kills a unit's process fifty times in a row. systemd must restart the process fifty
 // times, and the agent must count and report each restart. Processes that write to the volume must
@@ -358,23 +361,23 @@ func (g *guest) testStorm() {
 	g.ready("again")
 	l, restarts := g.claim("again", "v-storm"), g.restarts("again")
 	byUs := g.run("systemctl", "show", "-p", "NRestarts", "--value", "csi-again")
-	for range kills {
+	for range stormKills {
 		pid := g.ready("again")
 		g.run("systemctl", "kill", "--kill-whom=main", "-s", "KILL", "csi-again")
 		g.await("another process", func() bool { now := g.plugin("again", "pid"); return now != "" && now != pid })
 	}
 	g.ready("again")
 	l.goesOn()
-	if now := g.restarts("again"); now != restarts+kills {
-		g.t.Errorf("%d restarts are counted, not %d", now-restarts, kills)
+	if now := g.restarts("again"); now != restarts+stormKills {
+		g.t.Errorf("%d restarts are counted, not %d", now-restarts, stormKills)
 	}
 	was, err := strconv.Atoi(byUs)
 	g.must(err)
-	if n := g.run("systemctl", "show", "-p", "NRestarts", "--value", "csi-again"); n != strconv.Itoa(was+kills) {
-		g.t.Errorf("systemd started it %s times, not %d", n, was+kills)
+	if n := g.run("systemctl", "show", "-p", "NRestarts", "--value", "csi-again"); n != strconv.Itoa(was+stormKills) {
+		g.t.Errorf("systemd started it %s times, not %d", n, was+stormKills)
 	}
 	told := g.run("volctl", "events")
-	for n := restarts + 1; n <= restarts+kills; n++ {
+	for n := restarts + 1; n <= restarts+stormKills; n++ {
 		if words := fmt.Sprintf("ready: restart %d since the agent was started", n); !strings.Contains(told, words) {
 			g.t.Errorf("no event says %q:\n%s", words, told)
 			break

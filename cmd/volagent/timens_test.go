@@ -15,33 +15,33 @@ func TestTimeNamespace(t *testing.T) {
 	if err != nil {
 		t.Skip("this kernel has no time namespaces")
 	}
-	h := newRecorded(t, "10s", nil)
-	h.register("a", "single-node-writer")
-	h.register("b", "single-node-writer")
-	one, two := newSleeper(t, ""), newSleeper(t, "")
-	h.volctl("volume", "claim", "a", "--alloc", "one", "--owner", one.owner())
-	mounts, plugin := h.mounts(), h.pluginPID("rec")
-	h.kill()
-	h.wrap = []string{"unshare", "--time", "--fork", "--kill-child", "--boottime", "100000"}
-	h.start("rec")
-	if ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/time_for_children", h.cmd.Process.Pid)); err != nil || ns == own {
+	h := StartRecorded(t, "10s", nil)
+	h.Register("a", "single-node-writer")
+	h.Register("b", "single-node-writer")
+	one, two := StartSleeper(t, ""), StartSleeper(t, "")
+	h.Volctl("volume", "claim", "a", "--alloc", "one", "--owner", one.Owner())
+	mounts, plugin := h.Mounts(), h.PluginPID("rec")
+	h.Kill()
+	h.Wrapper = []string{"unshare", "--time", "--fork", "--kill-child", "--boottime", "100000"}
+	h.Start("rec")
+	if ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/time_for_children", h.Cmd.Process.Pid)); err != nil || ns == own {
 		t.Fatalf("the agent is in no other time namespace: %s, %v", ns, err)
 	}
-	if got := h.claims(); !slices.Equal(got, []string{"a one"}) {
+	if got := h.Claims(); !slices.Equal(got, []string{"a one"}) {
 		t.Errorf("claims are %q", got)
 	}
-	if now := h.mounts(); now != mounts || h.pluginPID("rec") != plugin {
+	if now := h.Mounts(); now != mounts || h.PluginPID("rec") != plugin {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
-	h.volctl("volume", "claim", "b", "--alloc", "two", "--owner", two.owner())
-	h.kill() // unshare also kills its child
-	h.wrap = nil
-	h.await("the agent to be gone", func() bool { return h.try("node", "status").code == 7 })
-	h.start("rec")
-	if got := h.claims(); !slices.Equal(got, []string{"a one", "b two"}) {
+	h.Volctl("volume", "claim", "b", "--alloc", "two", "--owner", two.Owner())
+	h.Kill() // unshare also kills its child
+	h.Wrapper = nil
+	h.Await("the agent to be gone", func() bool { return h.Try("node", "status").Code == 7 })
+	h.Start("rec")
+	if got := h.Claims(); !slices.Equal(got, []string{"a one", "b two"}) {
 		t.Errorf("claims are %q", got)
 	}
-	one.kill()
-	two.kill()
-	h.await("the claims of owners that ended to be released", func() bool { return len(h.claims()) == 0 })
+	one.Kill()
+	two.Kill()
+	h.Await("the claims of owners that ended to be released", func() bool { return len(h.Claims()) == 0 })
 }

@@ -16,7 +16,7 @@ const remapped = "nobody:200000:65536\nnogroup:200000:65536\ncontainers:300000:1
 
 // giveSubIDs mounts a file with the ids of remapped over the host's /etc/subuid and /etc/subgid.
 var giveSubIDs = sync.OnceValue(func() error {
-	file := filepath.Join(binDir, "subids")
+	file := filepath.Join(BinDir, "subids")
 	if err := os.WriteFile(file, []byte(remapped), 0o644); err != nil {
 		return err
 	}
@@ -36,43 +36,43 @@ func TestRuntimeUserNamespaces(t *testing.T) {
 		}
 	})
 	for name, tt := range map[string]struct {
-		box  *box
+		box  *Box
 		args []string
 	}{
-		"docker": {box: &box{name: "docker", plain: true, more: []string{"--userns-remap=nobody:nogroup"}}},
-		"podman": {box: &box{name: "podman", plain: true}, args: []string{"--userns=auto"}},
+		"docker": {box: &Box{Name: "docker", Plain: true, MoreArgs: []string{"--userns-remap=nobody:nogroup"}}},
+		"podman": {box: &Box{Name: "podman", Plain: true}, args: []string{"--userns=auto"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServed(t, ownBox(t, tt.box))
+			s := newServed(t, OwnBox(t, tt.box))
 			data, public := s.unique("data"), s.unique("public")
-			s.volctl("volume", "create", data, "--plugin", "local")
-			s.volctl("volume", "create", public, "--plugin", "local")
-			target := s.volctl("volume", "claim", public, "--mode", "0777")
+			s.Volctl("volume", "create", data, "--plugin", "local")
+			s.Volctl("volume", "create", public, "--plugin", "local")
+			target := s.Volctl("volume", "claim", public, "--mode", "0777")
 			if out, err := s.create(data, "mode=0777"); err != nil {
 				t.Fatalf("create: %s", out)
 			}
 			args := s.runArgs(s.unique("c"), data+":/data", target+":/public")
 			args = append(append([]string{"run"}, tt.args...), args[1:]...)
-			s.box.must(t, args...)
-			t.Cleanup(func() { _, _ = s.box.run("rm", "-f", s.unique("c")) })
+			s.box.Must(t, args...)
+			t.Cleanup(func() { _, _ = s.box.Run("rm", "-f", s.unique("c")) })
 			s.sh(s.unique("c"), "echo kept > /data/f && echo kept > /public/f")
 			if from := s.sh(s.unique("c"), "cat /proc/self/uid_map"); strings.HasPrefix(strings.TrimSpace(from), "0          0 ") {
 				t.Fatalf("the container is in the host's user namespace: %s", from)
 			}
 			for _, path := range []string{target, s.inspect(data).Mountpoint} {
 				var st syscall.Stat_t
-				s.must(syscall.Stat(path+"/f", &st))
+				s.Must(syscall.Stat(path+"/f", &st))
 				if st.Uid < 200000 {
 					t.Errorf("%s was written by user %d of the host", path, st.Uid)
 				}
 			}
-			if got := s.mode("local", "per-alloc", name); got != 0o700 {
+			if got := DirMode(s.Host, "local", "per-alloc", name); got != 0o700 {
 				t.Errorf("the directory of the runtime's targets has mode %o", got)
 			}
 			s.gone(s.unique("c"))
-			s.volctl("volume", "detach", public)
+			s.Volctl("volume", "detach", public)
 			s.clean()
-			s.box.must(t, "volume", "rm", data)
+			s.box.Must(t, "volume", "rm", data)
 			if name == "docker" {
 				s.rootsVolumes()
 			} else {
@@ -89,7 +89,7 @@ func TestRuntimeUserNamespaces(t *testing.T) {
 func (s served) rootsVolumes() {
 	const inside, outside = "200000:200000", "0:0"
 	old, name := s.unique("old"), s.unique("root")
-	s.volctl("volume", "create", old, "--plugin", "local")
+	s.Volctl("volume", "create", old, "--plugin", "local")
 	volumes := []struct {
 		name string
 		opts []string
@@ -106,22 +106,22 @@ func (s served) rootsVolumes() {
 	for _, v := range volumes {
 		for range 2 {
 			if out, err := s.create(v.name, v.opts...); err != nil {
-				s.t.Errorf("create %s: %s", v.name, out)
+				s.T.Errorf("create %s: %s", v.name, out)
 			}
 		}
 		args = append(args, v.name+":/"+v.name)
 	}
 	s.run(name, args...)
 	for _, v := range volumes {
-		if got := s.owned(s.inspect(v.name).Mountpoint); got != v.want {
-			s.t.Errorf("the root of %s has %s, want %s", v.name, got, v.want)
+		if got := OwnerAndMode(s.Host, s.inspect(v.name).Mountpoint); got != v.want {
+			s.T.Errorf("the root of %s has %s, want %s", v.name, got, v.want)
 		}
 	}
 	for _, v := range volumes[:3] {
 		s.sh(name, "echo kept > /"+v.name+"/f")
 	}
-	if got := s.volctl("events", "--volume", volumes[4].name); !strings.Contains(got, "the root keeps its owner") {
-		s.t.Errorf("no event says that the owner was refused:\n%s", got)
+	if got := s.Volctl("events", "--volume", volumes[4].name); !strings.Contains(got, "the root keeps its owner") {
+		s.T.Errorf("no event says that the owner was refused:\n%s", got)
 	}
 
 	// Changes that a container makes to its volume survive a remount.
@@ -130,13 +130,13 @@ func (s served) rootsVolumes() {
 	s.gone(name)
 	s.clean()
 	s.run(name, dir+":/data")
-	if got := s.owned(s.inspect(dir).Mountpoint); got != "200007:200008 0755" {
-		s.t.Errorf("the root that a container gave away has %s", got)
+	if got := OwnerAndMode(s.Host, s.inspect(dir).Mountpoint); got != "200007:200008 0755" {
+		s.T.Errorf("the root that a container gave away has %s", got)
 	}
 	s.gone(name)
 	s.clean()
 	for _, v := range volumes {
-		s.box.must(s.t, "volume", "rm", v.name)
+		s.box.Must(s.T, "volume", "rm", v.name)
 	}
 }
 
@@ -145,23 +145,23 @@ func (s served) rootsVolumes() {
 func (s served) podmansRoot(userns []string) {
 	own, name := s.unique("own"), s.unique("root")
 	if out, err := s.create(own, "plugin=local"); err != nil {
-		s.t.Fatalf("create: %s", out)
+		s.T.Fatalf("create: %s", out)
 	}
 	args := s.runArgs(name, own+":/data:U")
-	s.box.must(s.t, append(append([]string{"run"}, userns...), args[1:]...)...)
-	s.t.Cleanup(func() { _, _ = s.box.run("rm", "-f", name) })
+	s.box.Must(s.T, append(append([]string{"run"}, userns...), args[1:]...)...)
+	s.T.Cleanup(func() { _, _ = s.box.Run("rm", "-f", name) })
 	s.sh(name, "echo kept > /data/f")
 	s.gone(name)
 	s.clean()
-	s.box.must(s.t, "volume", "rm", own)
+	s.box.Must(s.T, "volume", "rm", own)
 }
 
 // gone removes a container. It retries, because a mount namespace of another test may use the
 // mounts for a moment.
 func (s served) gone(name string) {
-	s.t.Helper()
-	s.await("the container to go", func() bool {
-		_, err := s.box.run("rm", "-f", name)
+	s.T.Helper()
+	s.Await("the container to go", func() bool {
+		_, err := s.box.Run("rm", "-f", name)
 		return err == nil
 	})
 }

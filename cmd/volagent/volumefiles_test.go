@@ -16,24 +16,24 @@ import (
 
 // fileAtStart writes a volume file to the directory that the agent reads at its start. It returns
 // the path of the file.
-func (h *host) fileAtStart(name, text string) string {
-	h.t.Helper()
-	dir := filepath.Join(h.dir, "volumes.d")
-	h.must(os.MkdirAll(dir, 0o755))
-	h.must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+func fileAtStart(h *Host, name, text string) string {
+	h.T.Helper()
+	dir := filepath.Join(h.Dir, "volumes.d")
+	h.Must(os.MkdirAll(dir, 0o755))
+	h.Must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	return filepath.Join(dir, name)
 }
 
-// ids returns the ids of the registered volumes.
-func (h *host) ids() []string {
-	h.t.Helper()
-	return strings.Fields(h.volctl("volume", "list", "-q"))
+// volumeIDs returns the ids of the registered volumes.
+func volumeIDs(h *Host) []string {
+	h.T.Helper()
+	return strings.Fields(h.Volctl("volume", "list", "-q"))
 }
 
-// problem returns the problems of a subject in the node status, or "" if there are none.
-func (h *host) problem(subject string) (all string) {
-	h.t.Helper()
-	for _, p := range decode[api.Node](h, "node", "status").Problems {
+// problemOf returns the problems of a subject in the node status, or "" if there are none.
+func problemOf(h *Host, subject string) (all string) {
+	h.T.Helper()
+	for _, p := range Decode[api.Node](h, "node", "status").Problems {
 		if p.Subject == subject {
 			all += p.Message + " → " + p.Command + "\n"
 		}
@@ -41,15 +41,15 @@ func (h *host) problem(subject string) (all string) {
 	return all
 }
 
-// stored returns a volume's record from the state database. It reads the file, so the agent must
+// storedRecord returns a volume's record from the state database. It reads the file, so the agent must
 // not run.
-func (h *host) stored(id string) volume.Record {
-	h.t.Helper()
-	snap, _, err := statedb.Inspect(filepath.Join(h.dir, "d", "state.db"))
-	h.must(err)
+func storedRecord(h *Host, id string) volume.Record {
+	h.T.Helper()
+	snap, _, err := statedb.Inspect(filepath.Join(h.Dir, "d", "state.db"))
+	h.Must(err)
 	r, ok := snap.Volume(id)
 	if !ok {
-		h.t.Fatalf("no volume %q", id)
+		h.T.Fatalf("no volume %q", id)
 	}
 	return r
 }
@@ -59,67 +59,67 @@ func (h *host) stored(id string) volume.Record {
 // file does not prevent the registration of the other files.
 func TestVolumeFiles(t *testing.T) {
 	t.Parallel()
-	h := prepared(t, "10s", nil)
-	h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nsecrets: {password: pl4nt3d-l1t3r4l}\n---\nid: b\nplugin_id: rec\nexternal_id: ext/b\n")
-	h.fileAtStart("c.json", `{"id": "c", "plugin_id": "rec", "external_id": "ext/c"}`)
-	h.fileAtStart("d.hcl", "id = \"d\"\nplugin_id = \"rec\"\nexternal_id = \"ext/d\"\n")
-	h.fileAtStart(".hidden.yaml", "nonsense")
-	h.fileAtStart("e.yaml~", "nonsense")
-	bad := h.fileAtStart("m.yaml", "id: m\nplugin_id: rec\nexternal_id: ext/m\nsice: 3\n")
-	twice := h.fileAtStart("n.yaml", "\n\nid: b\nplugin_id: rec\nexternal_id: ext/other\n")
-	nothing := h.fileAtStart("o.yaml", "id: o\nplugin_id: rec\n")
-	same := h.fileAtStart("p.yaml", "id: p\nplugin_id: rec\nexternal_id: ext/a\n")
-	pv := h.fileAtStart("q.yaml", "kind: PersistentVolume\nmetadata: {name: q}\nspec: {csi: {driver: csitest.example.com, volumeHandle: x}}\n")
-	plugin := h.fileAtStart("r.yaml", "id: r\nplugin_id: none\nexternal_id: x\n")
-	h.must(syscall.Mkfifo(filepath.Join(h.dir, "volumes.d", "s.yaml"), 0o600))
-	h.start("rec")
-	h.await("the good ones", func() bool { return slices.Equal(h.ids(), []string{"a", "b", "c", "d"}) })
+	h := NewRecorded(t, "10s", nil)
+	fileAtStart(h.Host, "a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nsecrets: {password: pl4nt3d-l1t3r4l}\n---\nid: b\nplugin_id: rec\nexternal_id: ext/b\n")
+	fileAtStart(h.Host, "c.json", `{"id": "c", "plugin_id": "rec", "external_id": "ext/c"}`)
+	fileAtStart(h.Host, "d.hcl", "id = \"d\"\nplugin_id = \"rec\"\nexternal_id = \"ext/d\"\n")
+	fileAtStart(h.Host, ".hidden.yaml", "nonsense")
+	fileAtStart(h.Host, "e.yaml~", "nonsense")
+	bad := fileAtStart(h.Host, "m.yaml", "id: m\nplugin_id: rec\nexternal_id: ext/m\nsice: 3\n")
+	twice := fileAtStart(h.Host, "n.yaml", "\n\nid: b\nplugin_id: rec\nexternal_id: ext/other\n")
+	nothing := fileAtStart(h.Host, "o.yaml", "id: o\nplugin_id: rec\n")
+	same := fileAtStart(h.Host, "p.yaml", "id: p\nplugin_id: rec\nexternal_id: ext/a\n")
+	pv := fileAtStart(h.Host, "q.yaml", "kind: PersistentVolume\nmetadata: {name: q}\nspec: {csi: {driver: csitest.example.com, volumeHandle: x}}\n")
+	plugin := fileAtStart(h.Host, "r.yaml", "id: r\nplugin_id: none\nexternal_id: x\n")
+	h.Must(syscall.Mkfifo(filepath.Join(h.Dir, "volumes.d", "s.yaml"), 0o600))
+	h.Start("rec")
+	h.Await("the good ones", func() bool { return slices.Equal(volumeIDs(h.Host), []string{"a", "b", "c", "d"}) })
 	for file, words := range map[string][]string{
 		bad:     {`line 4: unknown field "sice"`, "systemctl reload volagent"},
-		twice:   {`line 3: volume "b" is already in ` + filepath.Join(h.dir, "volumes.d", "a.yaml") + ":6"},
+		twice:   {`line 3: volume "b" is already in ` + filepath.Join(h.Dir, "volumes.d", "a.yaml") + ":6"},
 		nothing: {`line 1: volume "o" has no external_id`},
-		same:    {`external_id "ext/a" of plugin "rec" is already in ` + filepath.Join(h.dir, "volumes.d", "a.yaml") + ":1"},
+		same:    {`external_id "ext/a" of plugin "rec" is already in ` + filepath.Join(h.Dir, "volumes.d", "a.yaml") + ":1"},
 		pv:      {"is in the format of Kubernetes"},
 		plugin:  {`no plugin "none"`, "volctl plugin list"},
-		filepath.Join(h.dir, "volumes.d", "s.yaml"): {"it is not a regular file"},
+		filepath.Join(h.Dir, "volumes.d", "s.yaml"): {"it is not a regular file"},
 	} {
-		h.await(file+" is a problem", func() bool { return h.problem(file) != "" })
+		h.Await(file+" is a problem", func() bool { return problemOf(h.Host, file) != "" })
 		for _, w := range words {
-			if got := h.problem(file); !strings.Contains(got, w) {
+			if got := problemOf(h.Host, file); !strings.Contains(got, w) {
 				t.Errorf("%s: %q is not in %q", file, w, got)
 			}
 		}
 	}
-	if f := h.doctor().finding("volume-file:" + bad); !strings.Contains(f.What, `line 4: unknown field "sice"`) || f.Do != "fix it, then: systemctl reload volagent" {
+	if f := Doctor(h.Host).Finding("volume-file:" + bad); !strings.Contains(f.What, `line 4: unknown field "sice"`) || f.Do != "fix it, then: systemctl reload volagent" {
 		t.Errorf("the doctor finds %+v", f)
 	}
-	raw, err := os.ReadFile(h.log.Name())
-	h.must(err)
+	raw, err := os.ReadFile(h.Log.Name())
+	h.Must(err)
 	if !strings.Contains(string(raw), `at=`+bad+`:4`) {
 		t.Error("the log has no line of the bad file")
 	}
-	mark := h.mark()
-	h.volctl("volume", "claim", "a")
-	h.gave(mark, csitest.NodePublish, map[string]string{"password": "pl4nt3d-l1t3r4l"})
-	h.volctl("volume", "detach", "a")
-	h.huntFiles("registered")
+	mark := h.Mark()
+	h.Volctl("volume", "claim", "a")
+	h.ExpectSecrets(mark, csitest.NodePublish, map[string]string{"password": "pl4nt3d-l1t3r4l"})
+	h.Volctl("volume", "detach", "a")
+	huntFiles(h, "registered")
 
 	// An unchanged file causes no change. A volume whose file was removed stays registered.
-	h.must(h.signal(syscall.SIGTERM))
-	before := h.stored("a")
-	h.must(os.Remove(filepath.Join(h.dir, "volumes.d", "c.json")))
-	h.must(os.WriteFile(bad, []byte("id: m\nplugin_id: rec\nexternal_id: ext/m\n"), 0o600))
-	h.start("rec")
-	h.await("what was mended", func() bool { return slices.Equal(h.ids(), []string{"a", "b", "c", "d", "m"}) })
-	if got := h.problem(bad); got != "" {
+	h.Must(h.Signal(syscall.SIGTERM))
+	before := storedRecord(h.Host, "a")
+	h.Must(os.Remove(filepath.Join(h.Dir, "volumes.d", "c.json")))
+	h.Must(os.WriteFile(bad, []byte("id: m\nplugin_id: rec\nexternal_id: ext/m\n"), 0o600))
+	h.Start("rec")
+	h.Await("what was mended", func() bool { return slices.Equal(volumeIDs(h.Host), []string{"a", "b", "c", "d", "m"}) })
+	if got := problemOf(h.Host, bad); got != "" {
 		t.Errorf("a problem still: %s", got)
 	}
-	h.must(h.signal(syscall.SIGTERM))
-	if now := h.stored("a"); now.Generation != before.Generation || now.Volume.Secrets["password"] != before.Volume.Secrets["password"] {
+	h.Must(h.Signal(syscall.SIGTERM))
+	if now := storedRecord(h.Host, "a"); now.Generation != before.Generation || now.Volume.Secrets["password"] != before.Volume.Secrets["password"] {
 		t.Errorf("the same file made generation %d of %d", now.Generation, before.Generation)
 	}
-	all, err := csitest.ReadJournal(h.cfg.JournalPath())
-	h.must(err)
+	all, err := csitest.ReadJournal(h.Config.JournalPath())
+	h.Must(err)
 	if made := all.Only(csitest.CreateVolume); len(made) > 0 {
 		t.Errorf("created: %v", made)
 	}
@@ -130,71 +130,71 @@ func TestVolumeFiles(t *testing.T) {
 // registered.
 func TestVolumeFilesReload(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", nil)
-	file := h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: retain\n")
-	if got := h.ids(); len(got) != 0 {
+	h := StartRecorded(t, "10s", nil)
+	file := fileAtStart(h.Host, "a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: retain\n")
+	if got := volumeIDs(h.Host); len(got) != 0 {
 		t.Fatalf("without a signal: %q", got)
 	}
-	hup := func() { h.t.Helper(); h.must(h.cmd.Process.Signal(syscall.SIGHUP)) }
+	hup := func() { h.T.Helper(); h.Must(h.Cmd.Process.Signal(syscall.SIGHUP)) }
 	hup()
-	h.await("the new one", func() bool { return slices.Equal(h.ids(), []string{"a"}) })
-	h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: delete\n")
+	h.Await("the new one", func() bool { return slices.Equal(volumeIDs(h.Host), []string{"a"}) })
+	fileAtStart(h.Host, "a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: delete\n")
 	hup()
-	h.await("the change", func() bool {
-		return h.volctl("volume", "status", "a", "-o", "go-template={{.spec.reclaim}}") == "delete"
+	h.Await("the change", func() bool {
+		return h.Volctl("volume", "status", "a", "-o", "go-template={{.spec.reclaim}}") == "delete"
 	})
-	h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/b\nreclaim: delete\n")
+	fileAtStart(h.Host, "a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/b\nreclaim: delete\n")
 	hup()
-	h.await("the refusal", func() bool {
-		return strings.Contains(h.problem(file), `cannot change external_id of volume "a" from "ext/a" to "ext/b"`)
+	h.Await("the refusal", func() bool {
+		return strings.Contains(problemOf(h.Host, file), `cannot change external_id of volume "a" from "ext/a" to "ext/b"`)
 	})
-	h.fileAtStart("b.yaml", "id: b\nplugin_id: rec\nexternal_id: ext/b2\n")
+	fileAtStart(h.Host, "b.yaml", "id: b\nplugin_id: rec\nexternal_id: ext/b2\n")
 	hup()
-	h.await("the one beside it", func() bool { return slices.Equal(h.ids(), []string{"a", "b"}) })
+	h.Await("the one beside it", func() bool { return slices.Equal(volumeIDs(h.Host), []string{"a", "b"}) })
 	said := func(words string) int {
-		raw, err := os.ReadFile(h.log.Name())
-		h.must(err)
+		raw, err := os.ReadFile(h.Log.Name())
+		h.Must(err)
 		return strings.Count(string(raw), words)
 	}
 	if n := said("cannot apply a volume file"); n != 1 {
 		t.Errorf("the refusal is logged %d times", n)
 	}
-	h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: delete\n")
+	fileAtStart(h.Host, "a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: delete\n")
 	hup()
-	h.await("the problem is gone", func() bool { return h.problem(file) == "" })
-	h.must(os.Remove(file))
+	h.Await("the problem is gone", func() bool { return problemOf(h.Host, file) == "" })
+	h.Must(os.Remove(file))
 	hup()
-	h.await("it is said that it stays", func() bool { return said("the file of a volume is gone; the volume stays registered: volume=a") == 1 })
-	if got := h.ids(); !slices.Equal(got, []string{"a", "b"}) {
+	h.Await("it is said that it stays", func() bool { return said("the file of a volume is gone; the volume stays registered: volume=a") == 1 })
+	if got := volumeIDs(h.Host); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("volumes are %q", got)
 	}
-	h.volctl("volume", "deregister", "a")
-	h.volctl("volume", "deregister", "b")
+	h.Volctl("volume", "deregister", "a")
+	h.Volctl("volume", "deregister", "b")
 }
 
 // TestVolumeFilesPluginLate checks a volume file whose plugin is not ready yet. The agent registers
 // the volume when the plugin becomes ready, and a claim waits for this registration.
 func TestVolumeFilesPluginLate(t *testing.T) {
 	t.Parallel()
-	h := prepared(t, "10s", nil)
-	late := filepath.Join(h.dir, "plugins.d", "rec.yaml")
-	aside := filepath.Join(h.dir, "rec.yaml")
-	h.must(os.Rename(late, aside))
-	h.must(os.WriteFile(late, []byte("id: rec\nsocket: "+h.dir+"/none.sock\n"), 0o644))
-	file := h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\n")
-	h.start("local")
-	if r := h.exits(6, `waits for plugin "rec"`, "volume", "claim", "a", "--no-wait"); !strings.Contains(r.err, file+":1") {
-		t.Errorf("it is not said where: %s", r.err)
+	h := NewRecorded(t, "10s", nil)
+	late := filepath.Join(h.Dir, "plugins.d", "rec.yaml")
+	aside := filepath.Join(h.Dir, "rec.yaml")
+	h.Must(os.Rename(late, aside))
+	h.Must(os.WriteFile(late, []byte("id: rec\nsocket: "+h.Dir+"/none.sock\n"), 0o644))
+	file := fileAtStart(h.Host, "a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\n")
+	h.Start("local")
+	if r := h.ExpectExit(6, `waits for plugin "rec"`, "volume", "claim", "a", "--no-wait"); !strings.Contains(r.Err, file+":1") {
+		t.Errorf("it is not said where: %s", r.Err)
 	}
-	h.exits(6, `waits for plugin "rec"`, "volume", "claim", "a", "--timeout", "100ms")
-	h.exits(3, `no volume "other"`, "volume", "claim", "other")
-	done := h.background("volume", "claim", "a", "--timeout", "90s")
-	h.must(os.Rename(aside, late))
-	if r := <-done; r.code != 0 {
-		t.Errorf("the claim ended with %d: %s", r.code, r.err)
+	h.ExpectExit(6, `waits for plugin "rec"`, "volume", "claim", "a", "--timeout", "100ms")
+	h.ExpectExit(3, `no volume "other"`, "volume", "claim", "other")
+	done := h.StartVolctl("volume", "claim", "a", "--timeout", "90s")
+	h.Must(os.Rename(aside, late))
+	if r := <-done; r.Code != 0 {
+		t.Errorf("the claim ended with %d: %s", r.Code, r.Err)
 	}
-	if got := h.problem(file); got != "" {
+	if got := problemOf(h.Host, file); got != "" {
 		t.Errorf("a problem still: %s", got)
 	}
-	h.volctl("volume", "detach", "a")
+	h.Volctl("volume", "detach", "a")
 }

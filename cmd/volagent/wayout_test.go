@@ -20,39 +20,39 @@ import (
 // apart is a host whose plugin runs outside the agent. The agent does not restart this plugin after
 // a kill.
 type apart struct {
-	recorded
+	Recorded
 	plugin *exec.Cmd
 }
 
 // newApart starts the plugin and an agent that knows the plugin's socket.
 func newApart(t *testing.T, deadline string, tune func(*csitest.Config)) *apart {
 	t.Helper()
-	h := &apart{recorded: recorded{host: newHost(t)}}
-	h.cfg = csitest.Config{
-		Base: filepath.Join(h.dir, "p"), NodeID: "test-host", Stage: true, MultiWriter: true, AnyVolume: true,
+	h := &apart{Recorded: Recorded{Host: NewHost(t)}}
+	h.Config = csitest.Config{
+		Base: filepath.Join(h.Dir, "p"), NodeID: "test-host", Stage: true, MultiWriter: true, AnyVolume: true,
 	}
 	if tune != nil {
-		tune(&h.cfg)
+		tune(&h.Config)
 	}
-	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), fmt.Appendf(nil,
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), fmt.Appendf(nil,
 		"id: rec\nsocket: %s\nhealth: {interval: 1s, timeout: 1s}\ntimeouts: {node: %s, controller: %s}\n", h.pluginSocket(), deadline, deadline), 0o644))
-	t.Cleanup(h.kept)
+	t.Cleanup(h.ExpectNoViolations)
 	h.startPlugin()
 	t.Cleanup(h.killPlugin)
-	h.start("rec")
+	h.Start("rec")
 	return h
 }
 
-func (h *apart) pluginSocket() string { return filepath.Join(h.dir, "csi.sock") }
+func (h *apart) pluginSocket() string { return filepath.Join(h.Dir, "csi.sock") }
 
 func (h *apart) startPlugin() {
-	h.t.Helper()
-	env, err := h.cfg.Environment()
-	h.must(err)
+	h.T.Helper()
+	env, err := h.Config.Environment()
+	h.Must(err)
 	h.plugin = exec.Command("/proc/self/exe")
 	h.plugin.Env = append(os.Environ(), append(env, "CSI_ENDPOINT=unix://"+h.pluginSocket())...)
-	h.plugin.Stderr = h.log
-	h.must(h.plugin.Start())
+	h.plugin.Stderr = h.Log
+	h.Must(h.plugin.Start())
 }
 
 // killPlugin kills the plugin and does not restart it.
@@ -60,7 +60,7 @@ func (h *apart) killPlugin() {
 	if h.plugin == nil {
 		return
 	}
-	h.must(h.plugin.Process.Kill())
+	h.Must(h.plugin.Process.Kill())
 	_ = h.plugin.Wait() // the process was killed
 	h.plugin = nil
 	_ = os.Remove(h.pluginSocket()) // the plugin may not have created its socket yet
@@ -68,19 +68,19 @@ func (h *apart) killPlugin() {
 
 // lose kills the plugin and waits until the agent notices this.
 func (h *apart) lose() {
-	h.t.Helper()
+	h.T.Helper()
 	h.killPlugin()
-	h.await("the agent to miss the plugin", func() bool {
-		return !strings.Contains(h.volctl("plugin", "status", "rec", "-o", "go-template={{.state}}"), "ready")
+	h.Await("the agent to miss the plugin", func() bool {
+		return !strings.Contains(h.Volctl("plugin", "status", "rec", "-o", "go-template={{.state}}"), "ready")
 	})
 }
 
-// exits asserts that volctl ends with the given exit code and prints the given words.
-func (h *host) exits(code int, words string, args ...string) result {
-	h.t.Helper()
-	r := h.try(args...)
-	if r.code != code || !strings.Contains(r.out+r.err, words) {
-		h.t.Fatalf("volctl %s: exit %d instead of %d, or it does not say %q:\n%s%s", strings.Join(args, " "), r.code, code, words, r.out, r.err)
+// ExpectExit asserts that volctl ends with the given exit code and prints the given words.
+func (h *Host) ExpectExit(code int, words string, args ...string) Result {
+	h.T.Helper()
+	r := h.Try(args...)
+	if r.Code != code || !strings.Contains(r.Out+r.Err, words) {
+		h.T.Fatalf("volctl %s: exit %d instead of %d, or it does not say %q:\n%s%s", strings.Join(args, " "), r.Code, code, words, r.Out, r.Err)
 	}
 	return r
 }
@@ -90,35 +90,35 @@ func (h *host) exits(code int, words string, args ...string) result {
 func TestDetachWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
-	h.register("data", "single-node-multi-writer")
+	h.Register("data", "single-node-multi-writer")
 	for _, alloc := range []string{"a", "b"} {
-		h.volctl("volume", "claim", "data", "--alloc", alloc)
+		h.Volctl("volume", "claim", "data", "--alloc", alloc)
 	}
 	h.lose()
-	h.exits(6, "is detached; volagent unmounts it when the plugin is ready", "volume", "detach", "data", "a", "--timeout", "1s")
-	mark := h.mark()
+	h.ExpectExit(6, "is detached; volagent unmounts it when the plugin is ready", "volume", "detach", "data", "a", "--timeout", "1s")
+	mark := h.Mark()
 
-	h.exits(0, `left: pending call to plugin "rec": NodeUnpublishVolume`, "volume", "detach", "data", "a", "--without-plugin")
-	if m := h.mounts(); strings.Count(m, "\n") != 2 || strings.Contains(m, "per-alloc/a/") {
+	h.ExpectExit(0, `left: pending call to plugin "rec": NodeUnpublishVolume`, "volume", "detach", "data", "a", "--without-plugin")
+	if m := h.Mounts(); strings.Count(m, "\n") != 2 || strings.Contains(m, "per-alloc/a/") {
 		t.Errorf("with the claim of a gone these are mounted:\n%s", m)
 	}
-	h.exits(0, "ControllerUnpublishVolume", "volume", "detach", "data", "b", "--without-plugin=lazy")
-	if m, n := h.mounts(), len(h.claims()); m != "" || n != 0 {
+	h.ExpectExit(0, "ControllerUnpublishVolume", "volume", "detach", "data", "b", "--without-plugin=lazy")
+	if m, n := h.Mounts(), len(h.Claims()); m != "" || n != 0 {
 		t.Errorf("%d claims, and these are mounted:\n%s", n, m)
 	}
-	h.exits(0, "pending calls (NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume)", "volume", "status", "data")
-	h.expect(mark)
+	h.ExpectExit(0, "pending calls (NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume)", "volume", "status", "data")
+	h.ExpectCalls(mark)
 
 	// The calls stay pending even after a crash of the agent.
-	h.kill()
-	h.start()
-	h.volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
+	h.Kill()
+	h.Start()
+	h.Volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
 	h.startPlugin()
-	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage,
+	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage,
 		csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
-	h.volctl("volume", "detach", "data", "b")
-	if calls := h.calls(mark).Methods(); calls[len(calls)-1] != csitest.ControllerUnpublish {
+	h.Volctl("volume", "detach", "data", "b")
+	if calls := h.Calls(mark).Methods(); calls[len(calls)-1] != csitest.ControllerUnpublish {
 		t.Errorf("the volume is not detached: %v", calls)
 	}
 }
@@ -127,141 +127,141 @@ func TestDetachWithoutPlugin(t *testing.T) {
 // names the process that uses the mount, and the option that uses more force.
 func TestDetachBusy(t *testing.T) {
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
-	h.register("data", "single-node-writer")
-	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	holder := fmt.Sprintf("pid %d sleep", newSleeper(t, path).pid())
+	h.Register("data", "single-node-writer")
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
+	holder := fmt.Sprintf("pid %d sleep", StartSleeper(t, path).PID())
 	h.lose()
 	for _, how := range [][2]string{{"--without-plugin", "--without-plugin=force"}, {"--without-plugin=force", "--without-plugin=lazy"}} {
-		r := h.exits(4, holder, "volume", "detach", "data", "a", how[0])
-		if !strings.Contains(r.err, how[1]) || !strings.Contains(h.mounts(), path) {
-			t.Errorf("%s: %s%s", how[0], r.err, h.mounts())
+		r := h.ExpectExit(4, holder, "volume", "detach", "data", "a", how[0])
+		if !strings.Contains(r.Err, how[1]) || !strings.Contains(h.Mounts(), path) {
+			t.Errorf("%s: %s%s", how[0], r.Err, h.Mounts())
 		}
 	}
-	h.exits(0, holder, "volume", "detach", "data", "a", "--without-plugin=lazy")
-	h.allGone()
-	h.exits(0, "was unmounted lazily", "volume", "status", "data")
-	h.exits(2, "is not a way to unmount", "volume", "detach", "data", "a", "--without-plugin=fire")
+	h.ExpectExit(0, holder, "volume", "detach", "data", "a", "--without-plugin=lazy")
+	h.ExpectNoMounts()
+	h.ExpectExit(0, "was unmounted lazily", "volume", "status", "data")
+	h.ExpectExit(2, "is not a way to unmount", "volume", "detach", "data", "a", "--without-plugin=fire")
 
 	// A lazy unmount never proves that the volume is unused.
-	mark := h.mark()
+	mark := h.Mark()
 	h.startPlugin()
-	h.await("the debts to be paid", func() bool { return slices.Contains(h.calls(mark).Methods(), csitest.NodeUnstage) })
-	h.await("the detach to be refused", func() bool {
-		return strings.Contains(h.volctl("volume", "status", "data"), "nothing on this host tells whether it is still in use")
+	h.Await("the debts to be paid", func() bool { return slices.Contains(h.Calls(mark).Methods(), csitest.NodeUnstage) })
+	h.Await("the detach to be refused", func() bool {
+		return strings.Contains(h.Volctl("volume", "status", "data"), "nothing on this host tells whether it is still in use")
 	})
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }
 
 // TestDetachFromErrors detaches a volume without its plugin, because the running plugin answers
 // only with errors.
 func TestDetachFromErrors(t *testing.T) {
-	h := newRecorded(t, "10s", nil)
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", h.mkdir("at"))
-	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Code: codes.Internal, Message: "target is busy", Times: -1})
-	h.exits(5, "target is busy", "volume", "detach", "data", "a", "--timeout", "1s")
-	mark := h.mark()
-	h.volctl("volume", "detach", "data", "a", "--without-plugin")
-	if m, n := h.mounts(), len(h.claims()); m != "" || n != 0 {
+	h := StartRecorded(t, "10s", nil)
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--at", h.Mkdir("at"))
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnpublish, Code: codes.Internal, Message: "target is busy", Times: -1})
+	h.ExpectExit(5, "target is busy", "volume", "detach", "data", "a", "--timeout", "1s")
+	mark := h.Mark()
+	h.Volctl("volume", "detach", "data", "a", "--without-plugin")
+	if m, n := h.Mounts(), len(h.Claims()); m != "" || n != 0 {
 		t.Errorf("%d claims, and these are mounted:\n%s", n, m)
 	}
 	// Once no mount remains, the agent ignores the plugin's error.
-	h.await("the volume to be free", func() bool { return strings.Contains(h.volctl("volume", "list"), " free ") })
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	h.Await("the volume to be free", func() bool { return strings.Contains(h.Volctl("volume", "list"), " free ") })
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
-func (h *host) mkdir(name string) string {
-	h.t.Helper()
-	dir := filepath.Join(h.dir, name)
-	h.must(os.Mkdir(dir, 0o755))
+func (h *Host) Mkdir(name string) string {
+	h.T.Helper()
+	dir := filepath.Join(h.Dir, name)
+	h.Must(os.Mkdir(dir, 0o755))
 	return dir
 }
 
 // TestDetachBlock checks a detach of a block device while its plugin hangs. The detach must unmount
 // the device and remove the file on which it was mounted.
 func TestDetachBlock(t *testing.T) {
-	h := newHost(t)
-	h.start("local")
-	h.volctl("volume", "create", "disk", "--plugin", "local", "--size", "64MiB", "--param", "type=image", "--attachment-mode", "block-device")
-	path := h.volctl("volume", "claim", "disk", "--alloc", "a")
-	pid := h.pluginPID("local")
-	h.must(syscall.Kill(pid, syscall.SIGSTOP))
-	h.volctl("volume", "detach", "disk", "a", "--without-plugin", "--timeout", "30s")
-	if m := h.mounts(); strings.Contains(m, path) || len(h.claims()) != 0 {
+	h := NewHost(t)
+	h.Start("local")
+	h.Volctl("volume", "create", "disk", "--plugin", "local", "--size", "64MiB", "--param", "type=image", "--attachment-mode", "block-device")
+	path := h.Volctl("volume", "claim", "disk", "--alloc", "a")
+	pid := h.PluginPID("local")
+	h.Must(syscall.Kill(pid, syscall.SIGSTOP))
+	h.Volctl("volume", "detach", "disk", "a", "--without-plugin", "--timeout", "30s")
+	if m := h.Mounts(); strings.Contains(m, path) || len(h.Claims()) != 0 {
 		t.Errorf("still mounted:\n%s", m)
 	}
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("the device node stays: %v", err)
 	}
-	h.must(syscall.Kill(pid, syscall.SIGCONT))
-	h.volctl("wait", "--volume", "disk", "--for", "free", "--timeout", "60s")
-	h.volctl("volume", "claim", "disk", "--alloc", "a")
-	h.volctl("volume", "detach", "disk", "a")
+	h.Must(syscall.Kill(pid, syscall.SIGCONT))
+	h.Volctl("wait", "--volume", "disk", "--for", "free", "--timeout", "60s")
+	h.Volctl("volume", "claim", "disk", "--alloc", "a")
+	h.Volctl("volume", "detach", "disk", "a")
 }
 
 // TestDetachPending detaches claims that were never mounted.
 func TestDetachPending(t *testing.T) {
 	t.Parallel()
 	pending := func(h *apart) {
-		h.register("data", "single-node-writer")
-		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+		h.Register("data", "single-node-writer")
+		h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 	}
 	t.Run("the plugin is down, nothing was sent", func(t *testing.T) {
 		h := newApart(t, "10s", nil)
 		h.lose()
 		pending(h)
-		h.volctl("volume", "detach", "data", "a")
-		h.exits(0, " free ", "volume", "list")
+		h.Volctl("volume", "detach", "data", "a")
+		h.ExpectExit(0, " free ", "volume", "list")
 		// After a normal stop the next agent knows that no call was sent, so the detach completes.
-		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
-		h.must(h.signal(syscall.SIGTERM))
-		h.start()
-		h.volctl("volume", "detach", "data", "a")
-		h.expect(0)
+		h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+		h.Must(h.Signal(syscall.SIGTERM))
+		h.Start()
+		h.Volctl("volume", "detach", "data", "a")
+		h.ExpectCalls(0)
 		// After a crash the next agent does not know whether a call was sent.
-		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
-		h.kill()
-		h.start()
-		h.exits(6, "unmounts it when the plugin is ready", "volume", "detach", "data", "a", "--timeout", "1s")
-		h.volctl("volume", "detach", "data", "a", "--without-plugin")
-		if len(h.claims()) != 0 {
+		h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+		h.Kill()
+		h.Start()
+		h.ExpectExit(6, "unmounts it when the plugin is ready", "volume", "detach", "data", "a", "--timeout", "1s")
+		h.Volctl("volume", "detach", "data", "a", "--without-plugin")
+		if len(h.Claims()) != 0 {
 			t.Error("the claim is still there")
 		}
-		h.expect(0)
+		h.ExpectCalls(0)
 		h.startPlugin()
-		h.await("what is owed to be paid", func() bool { return len(h.calls(0)) == 2 })
-		h.expect(0, csitest.NodeUnpublish, csitest.NodeUnstage)
+		h.Await("what is owed to be paid", func() bool { return len(h.Calls(0)) == 2 })
+		h.ExpectCalls(0, csitest.NodeUnpublish, csitest.NodeUnstage)
 	})
 	t.Run("a stage hangs", func(t *testing.T) {
 		h := newApart(t, "2m", nil)
-		h.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
+		h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Hang: true})
 		pending(h)
-		h.await("the call", func() bool { return h.calls(0).Count(csitest.NodeStage) == 1 })
+		h.Await("the call", func() bool { return h.Calls(0).Count(csitest.NodeStage) == 1 })
 		began := time.Now()
-		h.volctl("volume", "detach", "data", "a", "--without-plugin")
-		if d := time.Since(began); d > time.Minute || len(h.claims()) != 0 {
-			t.Errorf("it took %s, and leaves %d claims", d, len(h.claims()))
+		h.Volctl("volume", "detach", "data", "a", "--without-plugin")
+		if d := time.Since(began); d > time.Minute || len(h.Claims()) != 0 {
+			t.Errorf("it took %s, and leaves %d claims", d, len(h.Claims()))
 		}
-		h.must(h.cfg.Faults().Clear())
+		h.Must(h.Config.Faults().Clear())
 	})
 	t.Run("a stage fails for ever", func(t *testing.T) {
 		h := newApart(t, "10s", nil)
-		h.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.FailedPrecondition, Times: -1})
+		h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Code: codes.FailedPrecondition, Times: -1})
 		pending(h)
-		h.await("the call", func() bool { return h.calls(0).Count(csitest.NodeStage) > 0 })
-		h.volctl("volume", "detach", "data", "a")
+		h.Await("the call", func() bool { return h.Calls(0).Count(csitest.NodeStage) > 0 })
+		h.Volctl("volume", "detach", "data", "a")
 	})
 	t.Run("its secret cannot be read", func(t *testing.T) {
 		h := newApart(t, "10s", nil)
-		file := filepath.Join(h.dir, "data.yaml")
-		h.must(os.WriteFile(h.dir+"/key", nil, 0o600))
-		h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: x\nsecrets:\n  key: {file: "+h.dir+"/key}\n"), 0o644))
-		h.volctl("volume", "register", file)
-		h.must(os.Remove(h.dir + "/key"))
-		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
-		h.await("the failure", func() bool { return strings.Contains(h.volctl("volume", "status", "data"), "cannot read secret") })
-		h.volctl("volume", "detach", "data", "a")
-		h.expect(0)
+		file := filepath.Join(h.Dir, "data.yaml")
+		h.Must(os.WriteFile(h.Dir+"/key", nil, 0o600))
+		h.Must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: x\nsecrets:\n  key: {file: "+h.Dir+"/key}\n"), 0o644))
+		h.Volctl("volume", "register", file)
+		h.Must(os.Remove(h.Dir + "/key"))
+		h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+		h.Await("the failure", func() bool { return strings.Contains(h.Volctl("volume", "status", "data"), "cannot read secret") })
+		h.Volctl("volume", "detach", "data", "a")
+		h.ExpectCalls(0)
 	})
 }
 
@@ -273,44 +273,44 @@ func TestForcedDebt(t *testing.T) {
 	h := newApart(t, "10s", nil)
 	claimAndForce := func() {
 		t.Helper()
-		h.register("data", "single-node-writer")
-		h.volctl("volume", "claim", "data", "--alloc", "a")
+		h.Register("data", "single-node-writer")
+		h.Volctl("volume", "claim", "data", "--alloc", "a")
 		h.lose()
-		h.volctl("volume", "detach", "data", "a", "--no-wait")
-		h.exits(0, "may still be mounted", "volume", "deregister", "data", "-force", "-y")
+		h.Volctl("volume", "detach", "data", "a", "--no-wait")
+		h.ExpectExit(0, "may still be mounted", "volume", "deregister", "data", "-force", "-y")
 	}
 	claimAndForce()
-	mounts, mark := h.mounts(), h.mark()
-	h.exits(0, "was deregistered by force", "node", "status")
-	h.exits(3, "--forget", "volume", "deregister", "data", "-force", "-y")
-	h.kill()
-	h.start()
-	h.exits(0, "was deregistered by force", "node", "status")
-	if m := h.mounts(); m != mounts || strings.Count(m, "\n") != 2 {
+	mounts, mark := h.Mounts(), h.Mark()
+	h.ExpectExit(0, "was deregistered by force", "node", "status")
+	h.ExpectExit(3, "--forget", "volume", "deregister", "data", "-force", "-y")
+	h.Kill()
+	h.Start()
+	h.ExpectExit(0, "was deregistered by force", "node", "status")
+	if m := h.Mounts(); m != mounts || strings.Count(m, "\n") != 2 {
 		t.Errorf("force changed the mounts:\n%s\nwere:\n%s", m, mounts)
 	}
 	// A new registration of the same storage under the same volume id waits for the pending calls.
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
-	h.exits(0, "must first undo the leftovers", "volume", "status", "data")
-	h.exits(0, "data", "volume", "detach", "data", "a")
-	h.exits(0, "data", "volume", "deregister", "data", "-y")
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+	h.ExpectExit(0, "must first undo the leftovers", "volume", "status", "data")
+	h.ExpectExit(0, "data", "volume", "detach", "data", "a")
+	h.ExpectExit(0, "data", "volume", "deregister", "data", "-y")
 	h.startPlugin()
-	h.await("the debt to be paid", func() bool { return !strings.Contains(h.volctl("node", "status"), "by force") })
-	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
-	h.allGone()
+	h.Await("the debt to be paid", func() bool { return !strings.Contains(h.Volctl("node", "status"), "by force") })
+	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
+	h.ExpectNoMounts()
 
-	h.await("the same storage to be mounted", func() bool { return h.try("wait", "--plugin", "rec").code == 0 })
+	h.Await("the same storage to be mounted", func() bool { return h.Try("wait", "--plugin", "rec").Code == 0 })
 	claimAndForce()
-	mounts = h.mounts()
-	h.exits(0, "may still be mounted", "volume", "deregister", "data", "-force", "--forget", "-y")
-	if out := h.volctl("node", "status"); strings.Contains(out, "by force") || h.mounts() != mounts {
-		t.Errorf("it is not given up, or was unmounted:\n%s%s", out, h.mounts())
+	mounts = h.Mounts()
+	h.ExpectExit(0, "may still be mounted", "volume", "deregister", "data", "-force", "--forget", "-y")
+	if out := h.Volctl("node", "status"); strings.Contains(out, "by force") || h.Mounts() != mounts {
+		t.Errorf("it is not given up, or was unmounted:\n%s%s", out, h.Mounts())
 	}
-	h.exits(3, "no volume", "volume", "deregister", "data", "-force", "--forget", "-y")
-	h.exits(2, "-force only", "volume", "deregister", "data", "--forget", "-y")
+	h.ExpectExit(3, "no volume", "volume", "deregister", "data", "-force", "--forget", "-y")
+	h.ExpectExit(2, "-force only", "volume", "deregister", "data", "--forget", "-y")
 	for _, line := range slices.Backward(strings.Split(strings.TrimSpace(mounts), "\n")) {
-		h.must(syscall.Unmount(strings.Fields(line)[4], 0))
+		h.Must(syscall.Unmount(strings.Fields(line)[4], 0))
 	}
 }
 
@@ -318,16 +318,16 @@ func TestForcedDebt(t *testing.T) {
 // status command answers at once, and claims stay mounted.
 func TestStatusWithPluginsDown(t *testing.T) {
 	h := newApart(t, "2m", nil)
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	mounts, mark := h.mounts(), h.mark()
-	h.must(h.plugin.Process.Signal(syscall.SIGSTOP))
-	h.kill()
-	h.start()
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	mounts, mark := h.Mounts(), h.Mark()
+	h.Must(h.plugin.Process.Signal(syscall.SIGSTOP))
+	h.Kill()
+	h.Start()
 	var slowest time.Duration
 	for _, args := range [][]string{{"volume", "list"}, {"volume", "status", "data"}, {"claim", "list"}, {"node", "status"}, {"plugin", "list"}} {
 		began := time.Now()
-		out := h.volctl(args...)
+		out := h.Volctl(args...)
 		slowest = max(slowest, time.Since(began))
 		if args[0] == "volume" && !strings.Contains(out, "mounted") || args[0] == "claim" && !strings.Contains(out, "plugin unavailable") {
 			t.Errorf("volctl %v says\n%s", args, out)
@@ -337,12 +337,12 @@ func TestStatusWithPluginsDown(t *testing.T) {
 	if slowest > 5*time.Second { // the agent promises 1 s on an idle machine
 		t.Errorf("the slowest answer took %s", slowest)
 	}
-	h.exits(0, "mounted, writable, plugin unavailable", "volume", "status", "data")
-	if m := h.mounts(); m != mounts {
+	h.ExpectExit(0, "mounted, writable, plugin unavailable", "volume", "status", "data")
+	if m := h.Mounts(); m != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", m, mounts)
 	}
-	h.expect(mark)
-	h.must(h.plugin.Process.Signal(syscall.SIGCONT))
+	h.ExpectCalls(mark)
+	h.Must(h.plugin.Process.Signal(syscall.SIGCONT))
 }
 
 // TestLateUndo kills the agent during a NodeUnpublish that unmounts only seconds later. The agent
@@ -351,32 +351,32 @@ func TestLateUndo(t *testing.T) {
 	t.Parallel()
 	const late = 4 * time.Second
 	h := newApart(t, "8s", nil)
-	h.register("data", "single-node-writer")
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: late})
-	mark := h.mark()
-	h.volctl("volume", "detach", "data", "a", "--no-wait")
-	h.await("the call", func() bool { return h.calls(mark).Count(csitest.NodeUnpublish) == 1 })
+	h.Register("data", "single-node-writer")
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.AddFaults(csitest.Fault{Method: csitest.NodeUnpublish, Delay: late})
+	mark := h.Mark()
+	h.Volctl("volume", "detach", "data", "a", "--no-wait")
+	h.Await("the call", func() bool { return h.Calls(mark).Count(csitest.NodeUnpublish) == 1 })
 	asked := time.Now()
-	h.kill()
-	h.start()
-	path := h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.Kill()
+	h.Start()
+	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
 	if d := time.Since(asked); d < late {
 		t.Errorf("mounted %s after a call was given up that is at work for %s", d, late)
 	}
-	if !strings.Contains(h.mounts(), path) {
-		t.Errorf("the mount was taken away:\n%s", h.mounts())
+	if !strings.Contains(h.Mounts(), path) {
+		t.Errorf("the mount was taken away:\n%s", h.Mounts())
 	}
 
 	// After a normal stop the next agent does not wait for late effects.
-	h.volctl("volume", "detach", "data", "a")
-	h.must(h.signal(syscall.SIGTERM))
-	h.start("rec")
+	h.Volctl("volume", "detach", "data", "a")
+	h.Must(h.Signal(syscall.SIGTERM))
+	h.Start("rec")
 	var v struct {
 		Notes []string `json:"notes"`
 	}
-	h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.must(json.Unmarshal([]byte(h.volctl("volume", "status", "data", "-o", "json")), &v))
+	h.Volctl("volume", "claim", "data", "--alloc", "a")
+	h.Must(json.Unmarshal([]byte(h.Volctl("volume", "status", "data", "-o", "json")), &v))
 	t.Logf("notes: %q", v.Notes)
-	h.volctl("volume", "detach", "data", "a")
+	h.Volctl("volume", "detach", "data", "a")
 }
