@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,34 +17,6 @@ import (
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// Notes returns the file names of all claim notes on the host. The agent can adopt these claims.
-func Notes(h *Host) []string {
-	h.T.Helper()
-	found, err := filepath.Glob(filepath.Join(h.Dir, "d", "csi", "*", "meta", "*"))
-	h.Must(err)
-	for i, path := range found {
-		found[i] = filepath.Base(path)
-	}
-	return found
-}
-
-// Decode runs volctl with -o json and returns the decoded output.
-func Decode[T any](h *Host, args ...string) (v T) {
-	h.T.Helper()
-	h.Must(json.Unmarshal([]byte(h.Volctl(append(args, "-o", "json")...)), &v))
-	return v
-}
-
-// Claims returns all claims as "volume alloc remark", sorted.
-func (h *Host) Claims() (got []string) {
-	h.T.Helper()
-	for _, c := range Decode[[]api.Claim](h, "claim", "list") {
-		got = append(got, strings.TrimSpace(c.Volume+" "+c.Alloc+" "+c.Remark))
-	}
-	slices.Sort(got)
-	return got
-}
 
 // TestDamagedDatabase checks that an agent with a damaged state database loses no data. The agent
 // starts, unmounts nothing and sends no CSI call. It keeps the damaged file, finds the running
@@ -133,47 +104,6 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 		h.Must(os.Remove(path))
 	}
 	h.Volctl("volume", "detach", "shared", "rw", "--no-wait")
-}
-
-// TestKilledWhileAdopting kills an agent before or after the commit in which the agent adopts
-// claims. The next agent must find and adopt all of these claims.
-func TestKilledWhileAdopting(t *testing.T) {
-	for at, when := range []string{1: "before the commit", 2: "after it"} {
-		if when == "" {
-			continue
-		}
-		t.Run(when, func(t *testing.T) {
-			h := StartRecorded(t, "10s", nil)
-			h.Register("a", "single-node-writer")
-			h.Volctl("volume", "claim", "a")
-			h.Kill()
-			since := h.Mark()
-			db := filepath.Join(h.Dir, "d", "state.db")
-			h.Must(os.WriteFile(db, []byte("nonsense"), 0o600))
-			told := filepath.Join(h.Dir, "told")
-			h.Must(os.Mkdir(told, 0o700))
-			raw, err := json.Marshal(order{Run: 1, At: at, Agent: true, Commits: true})
-			h.Must(err)
-			h.Must(os.WriteFile(filepath.Join(told, "order"), raw, 0o600))
-			cmd := exec.Command("/proc/self/exe", h.Args()...)
-			cmd.Env, cmd.Stderr = append(h.Env, crashEnv+"="+told), h.Log
-			var exit *exec.ExitError
-			if err := cmd.Run(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-				t.Fatalf("the agent ended with %v", err)
-			}
-			h.Start("rec")
-			if got := h.Claims(); !slices.Equal(got, []string{"a manual adopted"}) {
-				t.Errorf("claims are %q", got)
-			}
-			kept, err := filepath.Glob(db + ".damaged-*")
-			h.Must(err)
-			if screen := h.Volctl("node", "status"); len(kept) != 1 || !strings.Contains(screen, kept[0]) {
-				t.Errorf("kept are %q; node status:\n%s", kept, screen)
-			}
-			h.ExpectCalls(since)
-			h.Volctl("volume", "detach", "a")
-		})
-	}
 }
 
 // expectLost asserts that `volctl node status`, the health API and `volctl volume status` report the

@@ -16,18 +16,6 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// StartFails starts an agent that must fail to start. It returns the agent's output.
-func (h *Host) StartFails(more ...string) string {
-	h.T.Helper()
-	cmd := exec.Command(filepath.Join(BinDir, "volagent"), append(h.Args(), more...)...)
-	cmd.Env = h.Env
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		h.T.Fatalf("an agent with %v started:\n%s", more, out)
-	}
-	return string(out)
-}
-
 // TestNotify checks that the agent notifies systemd when the agent is ready, reloads and stops. It
 // also checks that the agent sends watchdog messages.
 func TestNotify(t *testing.T) {
@@ -149,17 +137,6 @@ func TestIdentity(t *testing.T) {
 	h.Start("local")
 	if id := h.Volctl("node", "status", "-o", "go-template={{.id}}"); id != "other" {
 		t.Errorf("with nothing attached the node id stayed %q", id)
-	}
-}
-
-func CopyFile(t *testing.T, from, to string) {
-	t.Helper()
-	raw, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to, raw, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

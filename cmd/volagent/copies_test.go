@@ -16,16 +16,6 @@ import (
 
 func newestCopy(h *Host) string { return filepath.Join(h.Dir, "d", "state.copy-1") }
 
-// RemoveCopies removes the automatic copies of the state database.
-func RemoveCopies(h *Host) {
-	h.T.Helper()
-	copies, err := filepath.Glob(filepath.Join(h.Dir, "d", "state.copy-*"))
-	h.Must(err)
-	for _, path := range copies {
-		h.Must(os.Remove(path))
-	}
-}
-
 // copyNow restarts the agent, so that the agent makes an automatic copy. It waits until the
 // function is accepts the copy. The restart is necessary because a running agent makes no new copy
 // while its last one is recent.

@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -153,12 +152,6 @@ func killed(pid int) error {
 	return nil
 }
 
-// ProcessEnded reports whether a process is gone or is a zombie.
-func ProcessEnded(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || bytes.Contains(stat, []byte(") Z "))
-}
-
 func cutPower(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -198,15 +191,4 @@ func pointsOf(dir string, run int) ([]string, error) {
 		return nil, nil
 	}
 	return slices.Collect(Lines(string(raw))), err
-}
-
-// Lines iterates over the lines of a text without their newlines.
-func Lines(s string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for line := range strings.Lines(s) {
-			if !yield(strings.TrimSuffix(line, "\n")) {
-				return
-			}
-		}
-	}
 }

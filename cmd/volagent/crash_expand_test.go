@@ -8,15 +8,6 @@ import (
 // grownTo is the new size of volume "data", in bytes.
 const grownTo = 8 << 20
 
-func WithExpansion(tune func(*csitest.Config)) func(*csitest.Config) {
-	return func(c *csitest.Config) {
-		c.Expand, c.NodeExpand = true, true
-		if tune != nil {
-			tune(c)
-		}
-	}
-}
-
 // expanding returns a scenario in which a volume, claimed or not, is expanded. After the intent is
 // stored, the agent completes the expansion without another request and without a remount.
 func expanding(name string, tune func(*csitest.Config), held ...string) scenario {

@@ -233,14 +233,6 @@ func (h *crashHost) remove(id string) error {
 	return err
 }
 
-// MultiWriterSpec returns the specification of a volume that several allocs of this host may claim.
-func MultiWriterSpec(id, external string) api.VolumeSpec {
-	return api.VolumeSpec{
-		ID: id, PluginID: "rec", ExternalID: external,
-		Capabilities: []api.Capability{{AccessMode: "single-node-multi-writer", AttachmentMode: "file-system"}},
-	}
-}
-
 func (h *crashHost) registerData() error {
 	ctx, cancel := h.ctx()
 	defer cancel()

@@ -44,32 +44,6 @@ func TestCrashPower(t *testing.T) {
 	}
 }
 
-// FakeBoots returns a function that simulates a boot. Each call gives this mount namespace a new
-// boot id.
-func FakeBoots(t *testing.T) (next func(*testing.T)) {
-	t.Helper()
-	const bootID = "/proc/sys/kernel/random/boot_id"
-	file := filepath.Join(t.TempDir(), "boot_id")
-	n := 0
-	next = func(t *testing.T) {
-		t.Helper()
-		n++
-		if err := os.WriteFile(file, fmt.Appendf(nil, "00000000-0000-4000-8000-%012d\n", n), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	next(t)
-	if err := syscall.Mount(file, bootID, "", syscall.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(bootID, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	return next
-}
-
 // powerCut cuts the power at a point of the scenario or a little later. It then simulates the boot
 // and checks that the agent recovers.
 func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(*testing.T), count *crashCount) {

@@ -40,7 +40,6 @@ type scenario struct {
 var (
 	withoutStage  = func(c *csitest.Config) { c.Stage = false }
 	withoutAttach = func(c *csitest.Config) { c.Attach = false }
-	PublishOnly   = func(c *csitest.Config) { c.Stage, c.Attach = false, false }
 )
 
 func scenarios() []scenario {

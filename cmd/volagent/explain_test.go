@@ -38,23 +38,6 @@ func statusOf(h *Host, id string) status {
 	return Decode[status](h, "volume", "status", id)
 }
 
-// Events returns the events that volctl events prints as JSON.
-func Events(h *Host, args ...string) (evs []Event) {
-	h.T.Helper()
-	for line := range strings.Lines(h.Volctl(append([]string{"events", "-o", "json"}, args...)...)) {
-		var e Event
-		h.Must(json.Unmarshal([]byte(line), &e))
-		evs = append(evs, e)
-	}
-	return evs
-}
-
-type Event struct {
-	Seq                                        uint64
-	Time                                       time.Time
-	Volume, Alloc, Plugin, Type, Step, Message string
-}
-
 // types returns the types of the given events in their order.
 func types(evs []Event) (all []string) {
 	for _, e := range evs {
@@ -281,19 +264,6 @@ func TestFollowEvents(t *testing.T) {
 	h.Must(cmd.Process.Signal(syscall.SIGINT))
 	h.Must(cmd.Wait()) // Ctrl-C is the normal end
 	h.Volctl("volume", "detach", "other", "a")
-}
-
-// ReadFiles returns the concatenated content of all files that match a pattern.
-func (h *Host) ReadFiles(pattern string) (text string) {
-	h.T.Helper()
-	names, err := filepath.Glob(filepath.Join(h.Dir, pattern))
-	h.Must(err)
-	for _, name := range names {
-		raw, err := os.ReadFile(name)
-		h.Must(err)
-		text += string(raw)
-	}
-	return text
 }
 
 // TestRepeatedFailure checks that a repeated failure produces only one event. A step that was

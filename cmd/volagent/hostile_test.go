@@ -12,21 +12,6 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// StartVolctl runs volctl in the background. It returns a channel that receives the result.
-func (h *Host) StartVolctl(args ...string) <-chan Result {
-	done := make(chan Result, 1)
-	go func() { done <- h.Try(args...) }()
-	return done
-}
-
-// RegisterAs registers storage with the given external id under a volume id.
-func (h Recorded) RegisterAs(id, external string) Result {
-	h.T.Helper()
-	file := filepath.Join(h.Dir, id+".yaml")
-	h.Must(os.WriteFile(file, []byte("id: "+id+"\nplugin_id: rec\nexternal_id: "+external+"\n"), 0o644))
-	return h.Try("volume", "register", file)
-}
-
 // TestIDGivenAway checks a call that is still in progress for a volume after a forced deregister.
 // The result of this call must not affect a new volume with the same volume id.
 func TestIDGivenAway(t *testing.T) {

@@ -4,23 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 )
-
-// Inspect runs volagent inspect and returns its output and exit code.
-func Inspect(h *Host, more ...string) (string, int) {
-	h.T.Helper()
-	cmd := exec.Command(filepath.Join(BinDir, "volagent"), append(append([]string{"inspect"}, h.Args()...), more...)...)
-	cmd.Env = h.Env
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	_ = cmd.Run() // the exit code tells whether the command failed
-	return out.String(), cmd.ProcessState.ExitCode()
-}
 
 // TestInspect checks that inspect compares records with mounts while no agent runs, and that it
 // changes neither.

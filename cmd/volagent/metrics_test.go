@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"context"
 	"io"
 	"net"
 	"net/http"
@@ -9,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,36 +16,6 @@ import (
 
 	"github.com/volagent/volagent/volmgr/csitest"
 )
-
-// Metrics returns the metrics that the agent serves.
-func Metrics(h *Host) string {
-	h.T.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", h.Socket())
-	}}}
-	req, err := http.NewRequestWithContext(h.T.Context(), http.MethodGet, "http://volagent/metrics", http.NoBody)
-	h.Must(err)
-	resp, err := client.Do(req)
-	h.Must(err)
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
-	h.Must(err)
-	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
-		h.T.Fatalf("%s, %v\n%s", resp.Status, resp.Header, all)
-	}
-	return string(all)
-}
-
-// ExpectMetrics asserts that the agent's metrics contain all given lines.
-func ExpectMetrics(h *Host, lines ...string) {
-	h.T.Helper()
-	got := Metrics(h)
-	for _, want := range lines {
-		if !slices.Contains(strings.Split(got, "\n"), want) {
-			h.T.Errorf("no %q in\n%s", want, got)
-		}
-	}
-}
 
 // TestMetrics checks the metrics of an agent and its plugin. A request for metrics must not cause a
 // call to the plugin.

@@ -41,51 +41,6 @@ func early(t *testing.T, c *csitest.Config, faults ...csitest.Fault) {
 	}
 }
 
-// RegisterWith registers volume "data" of the plugin. The argument contains additional lines of
-// YAML.
-func (h Recorded) RegisterWith(lines string) {
-	h.T.Helper()
-	file := filepath.Join(h.Dir, "data.yaml")
-	h.Must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\n"+lines), 0o644))
-	h.Volctl("volume", "register", file)
-}
-
-// ExpectClean waits until the volume is free, and asserts that the host has no leftovers of it. Leftovers
-// are mounts, directories, and files that the plugin wrote to the host's own disk because a mount
-// was missing.
-func (h Recorded) ExpectClean(id string) {
-	h.T.Helper()
-	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
-	h.ExpectNoMounts()
-	h.Must(filepath.WalkDir(filepath.Join(h.Dir, "d", "csi", "rec"), func(path string, d fs.DirEntry, err error) error {
-		switch rel := strings.TrimPrefix(path, h.Dir+"/d/csi/rec"); {
-		case err != nil:
-			return err
-		case !d.IsDir(), strings.Count(rel, "/") > 1:
-			h.T.Errorf("left behind: %s", path)
-		}
-		return nil
-	}))
-}
-
-// UseTwice claims volume "data", writes a file, detaches the volume, and claims it again. It checks
-// that the second claim finds the file. It returns the path of the second claim. All steps must
-// succeed although the plugin misbehaves.
-func (h Recorded) UseTwice(flags ...string) string {
-	h.T.Helper()
-	path := h.Volctl(append([]string{"volume", "claim", "data", "--alloc", "a", "--timeout", "60s"}, flags...)...)
-	h.Must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))
-	h.Volctl("volume", "detach", "data", "a")
-	h.ExpectClean("data")
-	path = h.Volctl(append([]string{"volume", "claim", "data", "--alloc", "b", "--timeout", "60s"}, flags...)...)
-	if raw, err := os.ReadFile(filepath.Join(path, "file")); string(raw) != "kept" {
-		h.T.Errorf("the data is %q, %v", raw, err)
-	}
-	h.Volctl("volume", "detach", "data", "b")
-	h.ExpectClean("data")
-	return path
-}
-
 // TestMisbehaving makes one call of a plugin, or all calls of one method, misbehave. The claim must
 // still succeed, and the agent must make exactly the listed calls.
 func TestMisbehaving(t *testing.T) {
@@ -257,11 +212,6 @@ func TestUnstageKills(t *testing.T) {
 	if _, err := os.Stat(two); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the other target: %v", err)
 	}
-}
-
-// StagingPath returns the staging path of a volume of the plugin "rec".
-func (h Recorded) StagingPath(id string) string {
-	return filepath.Join(h.Dir, "d", "csi", "rec", "staging", id)
 }
 
 // TestBlockReadOnly checks a plugin that ignores the read-only flag for a block device. The agent

@@ -71,15 +71,6 @@ func reachedMounts(h *Host) (paths []string) {
 	return paths
 }
 
-// DirMode returns the permissions of a directory below d/csi. The arguments are the elements of the
-// path.
-func DirMode(h *Host, parts ...string) os.FileMode {
-	h.T.Helper()
-	info, err := os.Stat(filepath.Join(append([]string{h.Dir, "d/csi"}, parts...)...))
-	h.Must(err)
-	return info.Mode().Perm()
-}
-
 // TestOtherUsers checks which mounts a user without rights can reach. The user may reach only the
 // targets of claims without an own directory. Files in a volume must not give the user additional
 // rights.

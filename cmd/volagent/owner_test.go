@@ -13,19 +13,6 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// OwnerEndLimit is the time limit for the end of a claim after its owner has ended. The agent promises 5 s,
-// but this host may be busy. The limit is less than 30 s, so that the reaper's periodic check
-// cannot hide a missed event.
-const OwnerEndLimit = 20 * time.Second
-
-// AwaitFree waits until a volume is free. It returns the time that it waited.
-func (h Recorded) AwaitFree(id string) time.Duration {
-	h.T.Helper()
-	begun := time.Now()
-	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
-	return time.Since(begun)
-}
-
 // TestOwnerEnds checks that a claim ends with its owner process. The agent unmounts the volume
 // within 5 s of the owner's end, with one CSI call of each kind. A second claim of the same process
 // ends as well.

@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,14 +9,6 @@ import (
 
 	"github.com/volagent/volagent/volmgr/csitest"
 )
-
-// OwnerAndMode returns the owner, group and mode of a file. It does not follow a symbolic link.
-func OwnerAndMode(h *Host, path string) string {
-	h.T.Helper()
-	var st syscall.Stat_t
-	h.Must(syscall.Lstat(path, &st))
-	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)
-}
 
 // TestOwnership checks that the root of a volume has the owner and mode that the claim requests.
 // Both must be correct as soon as volctl prints the claim's path, and after every remount. The

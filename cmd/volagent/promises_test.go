@@ -18,27 +18,6 @@ import (
 // The tests in this file check that the agent keeps its promises in situations in which other
 // software is known to damage data or to disturb its users.
 
-// daemons returns the FUSE daemons that serve this host's mounts.
-func (h Recorded) daemons() []int { return h.PluginPIDs("CSITEST_FUSE_DAEMON=") }
-
-// SignalDaemons sends a signal to all FUSE daemons of this host.
-func (h Recorded) SignalDaemons(sig syscall.Signal) {
-	h.T.Helper()
-	pids := h.daemons()
-	if len(pids) == 0 {
-		h.T.Fatal("no FUSE daemon runs")
-	}
-	for _, pid := range pids {
-		h.Must(syscall.Kill(pid, sig))
-	}
-}
-
-// AwaitStatus waits until the status of volume "data" contains the given words.
-func (h Recorded) AwaitStatus(words string) {
-	h.T.Helper()
-	h.Await("the status to say "+words, func() bool { return strings.Contains(h.Volctl("volume", "status", "data"), words) })
-}
-
 // TestDeadMount kills the FUSE daemon of a volume with two claims. The agent unmounts all mounts of
 // the volume, and then mounts them again at the paths of both claims.
 func TestDeadMount(t *testing.T) {

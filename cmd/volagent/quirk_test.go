@@ -15,30 +15,6 @@ import (
 
 // Each test in this file uses a plugin with a permanent property of a real plugin.
 
-// Unmount unmounts a path that must be mounted. It unmounts lazily, because the agent may have the
-// path open for a check.
-func Unmount(t *testing.T, path string) {
-	t.Helper()
-	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
-		t.Fatalf("cannot unmount %s: %v", path, err)
-	}
-}
-
-// WhileFrozen stops the agent while do runs, so that the agent sees either all effects of do or none.
-// Otherwise the agent could see a part of them when it checks the volume after its last step.
-func (h *Host) WhileFrozen(do func()) {
-	h.T.Helper()
-	agent := h.Cmd.Process
-	h.Must(agent.Signal(syscall.SIGSTOP))
-	defer func() { h.Must(agent.Signal(syscall.SIGCONT)) }()
-	h.Await("the agent to stand still", func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", agent.Pid))
-		h.Must(err)
-		return strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") T")
-	})
-	do()
-}
-
 // TestQuirks claims, uses and detaches a volume with plugins of many kinds.
 func TestQuirks(t *testing.T) {
 	t.Parallel()

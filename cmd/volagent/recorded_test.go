@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,132 +14,6 @@ import (
 
 	"github.com/volagent/volagent/volmgr/csitest"
 )
-
-// Recorded is a host with the recording plugin. This plugin records every call, checks the rules of
-// CSI, and fails on command.
-type Recorded struct {
-	*Host
-	Config csitest.Config
-	Slow   bool // the plugin starts slowly
-}
-
-// StartRecorded starts a host whose plugin "rec" needs ControllerPublish and staging. deadline is the
-// timeout of each call.
-func StartRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Recorded {
-	t.Helper()
-	h := NewRecorded(t, deadline, tune)
-	h.Start("rec")
-	return h
-}
-
-// NewRecorded returns the same host as StartRecorded, but does not start the agent.
-func NewRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Recorded {
-	t.Helper()
-	h := Recorded{Host: NewHost(t)}
-	h.Config = csitest.Config{
-		Base: filepath.Join(h.Dir, "p"), NodeID: "test-host",
-		Attach: true, Stage: true, Stats: true, CreateDelete: true, MultiWriter: true, AnyVolume: true,
-	}
-	if tune != nil {
-		tune(&h.Config)
-	}
-	h.WritePlugin(deadline)
-	t.Cleanup(h.ExpectNoViolations)
-	return h
-}
-
-// WritePlugin writes the file of the plugin "rec".
-func (h Recorded) WritePlugin(deadline string) {
-	h.T.Helper()
-	self, err := os.Executable()
-	h.Must(err)
-	if h.Slow {
-		// Many real plugins also need some time before they serve calls.
-		script := filepath.Join(h.Dir, "slow")
-		h.Must(os.WriteFile(script, []byte("#!/bin/sh\nsleep 0.2\nexec "+self+"\n"), 0o755))
-		self = script
-	}
-	file, err := h.Config.PluginFile("rec", self)
-	h.Must(err)
-	text := strings.TrimSuffix(strings.TrimSpace(string(file)), "}") +
-		fmt.Sprintf(`, "timeouts": {"node": %q, "controller": %q}}`, deadline, deadline)
-	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
-}
-
-// ExpectNoViolations asserts that the plugin's journal shows no violation of CSI.
-func (h Recorded) ExpectNoViolations() {
-	j, err := csitest.LoadJournal(h.Config.JournalPath())
-	if err != nil {
-		h.T.Error(err)
-	}
-	for _, v := range j.Violations {
-		h.T.Errorf("a rule of CSI was broken: %s", v)
-	}
-}
-
-// Calls returns the state-changing calls that the plugin received since a mark.
-func (h Recorded) Calls(since int64) csitest.Calls {
-	h.T.Helper()
-	all, err := csitest.ReadJournal(h.Config.JournalPath())
-	h.Must(err)
-	return all.Since(since).Mutating()
-}
-
-func (h Recorded) Mark() int64 {
-	h.T.Helper()
-	all, err := csitest.ReadJournal(h.Config.JournalPath())
-	h.Must(err)
-	return all.Mark()
-}
-
-// Register registers a volume that already exists in the plugin's storage.
-func (h Recorded) Register(id, mode string) {
-	h.T.Helper()
-	file := filepath.Join(h.Dir, id+".yaml")
-	h.Must(os.WriteFile(file, fmt.Appendf(nil,
-		"id: %s\nplugin_id: rec\nexternal_id: ext/%s\ncapabilities:\n- {access_mode: %s, attachment_mode: file-system}\n", id, id, mode), 0o644))
-	h.Volctl("volume", "register", file)
-}
-
-func (h Recorded) AddFaults(f ...csitest.Fault) {
-	h.T.Helper()
-	_, err := h.Config.Faults().Add(f...)
-	h.Must(err)
-}
-
-// ExpectCalls asserts that the plugin received exactly the given calls since a mark, in this order.
-func (h Recorded) ExpectCalls(since int64, want ...string) {
-	h.T.Helper()
-	if got := h.Calls(since).Methods(); !slices.Equal(got, want) {
-		h.T.Fatalf("calls:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
-	}
-}
-
-// StartWriter starts a process that appends to a file in dir until the test ends. The process keeps the
-// file open all the time. writer returns the name of the file.
-func (h Recorded) StartWriter(dir string) string {
-	h.T.Helper()
-	file := filepath.Join(dir, "log")
-	cmd := exec.Command("sh", "-c", `exec >> "$0"; while :; do echo line; sleep 0.01; done`, file)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	h.Must(cmd.Start())
-	h.T.Cleanup(func() {
-		h.Must(cmd.Process.Kill())
-		if err := cmd.Wait(); err == nil {
-			h.T.Error("the writer ended by itself")
-		}
-	})
-	h.Await("the first line", func() bool { return FileSize(file) > 0 })
-	return file
-}
-
-func FileSize(file string) int64 {
-	info, err := os.Stat(file)
-	if err != nil {
-		return 0
-	}
-	return info.Size()
-}
 
 // TestRestart kills the agent several times while there are three claims and processes write to the
 // volumes. The next agent finds the plugin, the claims and the mounts, and sends no call.

@@ -13,12 +13,6 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// WithSnapshots configures a plugin whose snapshots become ready at the second request.
-func WithSnapshots(c *csitest.Config) {
-	c.Snapshot, c.ListSnapshots, c.GetSnapshot, c.GroupSnapshot, c.Clone = true, true, true, true, true
-	c.ReadyAfter, c.PageSize = 1, 2
-}
-
 // listSnapshots returns the ids of a plugin's snapshots as volctl lists them.
 func listSnapshots(h *Host, plugin string) []string {
 	h.T.Helper()

@@ -32,22 +32,6 @@ func countCalls(h Recorded, since int64, method string) int {
 	return all.Since(since).Count(method)
 }
 
-// ExpectRefusal asserts that volctl fails with the given exit code and the given words in its error.
-func (h *Host) ExpectRefusal(code int, words string, args ...string) {
-	h.T.Helper()
-	if r := h.Try(args...); r.Code != code || !strings.Contains(r.Err, words) {
-		h.T.Errorf("volctl %s: exit %d\n%s\nwant exit %d, and %q", strings.Join(args, " "), r.Code, r.Err, code, words)
-	}
-}
-
-// ExpectOutput asserts that the output of volctl contains the given words.
-func (h *Host) ExpectOutput(words string, args ...string) {
-	h.T.Helper()
-	if out := h.Volctl(args...); !strings.Contains(out, words) {
-		h.T.Errorf("volctl %s:\n%s\nwant %q", strings.Join(args, " "), out, words)
-	}
-}
-
 func saysNot(h *Host, words string, args ...string) {
 	h.T.Helper()
 	if out := h.Volctl(args...); strings.Contains(out, words) {

@@ -75,16 +75,6 @@ func (h *apart) lose() {
 	})
 }
 
-// ExpectExit asserts that volctl ends with the given exit code and prints the given words.
-func (h *Host) ExpectExit(code int, words string, args ...string) Result {
-	h.T.Helper()
-	r := h.Try(args...)
-	if r.Code != code || !strings.Contains(r.Out+r.Err, words) {
-		h.T.Fatalf("volctl %s: exit %d instead of %d, or it does not say %q:\n%s%s", strings.Join(args, " "), r.Code, code, words, r.Out, r.Err)
-	}
-	return r
-}
-
 // TestDetachWithoutPlugin checks that a detach does not need a working plugin. When the plugin is
 // back, the agent makes the skipped calls before it stages a volume.
 func TestDetachWithoutPlugin(t *testing.T) {
@@ -168,13 +158,6 @@ func TestDetachFromErrors(t *testing.T) {
 	// Once no mount remains, the agent ignores the plugin's error.
 	h.Await("the volume to be free", func() bool { return strings.Contains(h.Volctl("volume", "list"), " free ") })
 	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
-}
-
-func (h *Host) Mkdir(name string) string {
-	h.T.Helper()
-	dir := filepath.Join(h.Dir, name)
-	h.Must(os.Mkdir(dir, 0o755))
-	return dir
 }
 
 // TestDetachBlock checks a detach of a block device while its plugin hangs. The detach must unmount

@@ -369,3 +369,38 @@ func (r *Box) StopDaemon() error {
 	r.Daemon = nil
 	return err
 }
+
+// DockerPlugins is the directory in which docker searches for plugins. The tests mount their own
+// directory over the host's directory.
+const DockerPlugins = "/run/docker/plugins"
+
+var (
+	pluginsMu    sync.Mutex
+	pluginsShown bool
+)
+
+// ShowPlugins mounts the tests' own plugin directory, unless it is already mounted.
+func ShowPlugins() error {
+	pluginsMu.Lock()
+	defer pluginsMu.Unlock()
+	if pluginsShown {
+		return nil
+	}
+	dir := filepath.Dir(DockerPlugins)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), syscall.Mount("tmpfs", dir, "tmpfs", 0, "")); err != nil {
+		return err
+	}
+	pluginsShown = true
+	return os.Mkdir(DockerPlugins, 0o755)
+}
+
+// hidePlugins unmounts the directory that ShowPlugins mounted.
+func hidePlugins() error {
+	pluginsMu.Lock()
+	defer pluginsMu.Unlock()
+	if !pluginsShown {
+		return nil
+	}
+	pluginsShown = false
+	return syscall.Unmount(filepath.Dir(DockerPlugins), syscall.MNT_DETACH)
+}
