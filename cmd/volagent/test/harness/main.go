@@ -1,0 +1,156 @@
+package harness
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// BinDir is the directory with volagent and volctl, both built from this tree.
+var BinDir string
+
+// inside is set in the environment of the child process that runs the tests in its own mount
+// namespace. Mounts of a test therefore never remain on the host.
+const inside = "VOLAGENT_TEST_NAMESPACE"
+
+// Child is another program in a test binary. The binary runs this program instead of the tests if
+// the environment variable Env is set.
+type Child struct {
+	Env string
+	Run func(value string) (exitCode int)
+}
+
+// Main runs the tests of one folder. The TestMain of each folder calls Main.
+func Main(m *testing.M, children ...Child) {
+	if csitest.IsChild() {
+		os.Exit(csitest.Main())
+	}
+	for _, c := range children {
+		if value := os.Getenv(c.Env); value != "" {
+			os.Exit(c.Run(value))
+		}
+	}
+	if os.Getenv(inside) == "" {
+		os.Exit(reexec())
+	}
+	os.Exit(run(m))
+}
+
+// reexec runs this binary again in its own mount namespace.
+func reexec() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "cannot run the tests in a mount namespace of their own (root is needed):", err)
+		return 1
+	}
+	return 0
+}
+
+// run builds the programs, runs the tests, and checks that the tests leave no mounts, loop devices
+// or processes on the host.
+func run(m *testing.M) (code int) {
+	syscall.Umask(0o022) // some tests read files as another user
+	fail := func(err error) int {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
+		return fail(err)
+	}
+	var err error
+	if BinDir, err = os.MkdirTemp("", "volagent-bin"); err != nil {
+		return fail(err)
+	}
+	defer func() {
+		if err := os.RemoveAll(BinDir); err != nil {
+			code = fail(err)
+		}
+	}()
+	for _, program := range []string{"volagent", "volctl"} {
+		args := []string{"build", "-buildvcs=false", "-o", BinDir + "/"}
+		if raceDetector && program == "volagent" {
+			args = append(args, "-race")
+		}
+		if out, err := exec.Command("go", append(args, "../../../"+program)...).CombinedOutput(); err != nil {
+			return fail(fmt.Errorf("cannot build: %w\n%s", err, out))
+		}
+	}
+	// Run six tests in parallel, because they spend most of their time waiting. A flag on the
+	// command line overrides this number.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		return fail(err)
+	}
+	before := leftovers()
+	code = m.Run()
+	if err := stopBoxes(); err != nil {
+		return fail(fmt.Errorf("the container runtimes of the tests cannot be ended: %w", err))
+	}
+	// Remove the cgroups of plugins that ended while no agent was running. On a real host the next
+	// agent removes them.
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-*")
+	for _, dir := range groups {
+		_ = os.Remove(dir) // the kernel keeps cgroups that are in use
+	}
+	after := leftovers()
+	for end := time.Now().Add(20 * time.Second); after != before && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		after = leftovers() // some processes end shortly after their parent
+	}
+	if after != before {
+		return fail(fmt.Errorf("the tests left something behind.\nbefore:\n%s\nafter:\n%s", before, after))
+	}
+	return code
+}
+
+// leftovers returns the mounts, loop devices and processes that exist now. run compares the values
+// before and after the tests.
+func leftovers() string {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err.Error()
+	}
+	loops, err := exec.Command("losetup", "-l", "-n", "-O", "BACK-FILE").CombinedOutput()
+	if err != nil {
+		return err.Error()
+	}
+	left := string(mounts) + strings.Join(processes(BinDir), "\n")
+	for line := range strings.Lines(string(loops)) {
+		// Tests of other packages run at the same time and have their own loop devices.
+		if slices.ContainsFunc(hostDirs, func(dir string) bool { return strings.HasPrefix(line, dir+"/") }) {
+			left += line
+		}
+	}
+	return left
+}
+
+// processes returns the processes whose program is below dir.
+func processes(dir string) []string {
+	var found []string
+	exes, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, exe := range exes {
+		if to, err := os.Readlink(exe); err == nil && strings.HasPrefix(to, dir+"/") {
+			found = append(found, filepath.Dir(exe)+" "+to)
+		}
+	}
+	return found
+}

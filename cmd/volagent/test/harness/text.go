@@ -1,0 +1,53 @@
+package harness
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// CodeOf returns the API code of an error. For an error without a code it returns the error's text.
+func CodeOf(err error) api.Code {
+	var e *api.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &e):
+		return e.Code
+	default:
+		return api.Code(err.Error())
+	}
+}
+
+// Lines iterates over the lines of a text without their newlines.
+func Lines(s string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(s) {
+			if !yield(strings.TrimSuffix(line, "\n")) {
+				return
+			}
+		}
+	}
+}
+
+func FileSize(file string) int64 {
+	info, err := os.Stat(file)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+func CopyFile(t *testing.T, from, to string) {
+	t.Helper()
+	raw, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, raw, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
