@@ -40,6 +40,10 @@ func Main(m *testing.M, children ...Child) {
 			os.Exit(c.Run(value))
 		}
 	}
+	flag.Parse()
+	if flag.Lookup("test.list").Value.String() != "" {
+		os.Exit(m.Run()) // a list of the tests needs neither root nor the programs
+	}
 	if os.Getenv(inside) == "" {
 		os.Exit(reexec())
 	}
@@ -64,7 +68,7 @@ func reexec() int {
 	return 0
 }
 
-// run builds the programs, runs the tests, and checks that the tests leave no mounts, loop devices
+// run waits for other folders, builds the programs, runs the tests, and checks that the tests leave no mounts, loop devices
 // or processes on the host.
 func run(m *testing.M) (code int) {
 	syscall.Umask(0o022) // some tests read files as another user
@@ -75,7 +79,12 @@ func run(m *testing.M) (code int) {
 	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
 		return fail(err)
 	}
-	var err error
+	// The time limit of go test for this folder begins with m.Run. It does not include this wait.
+	unlock, err := lockFolders()
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unlock() }() // the lock ends with this process anyway
 	if BinDir, err = os.MkdirTemp("", "volagent-bin"); err != nil {
 		return fail(err)
 	}
@@ -84,14 +93,8 @@ func run(m *testing.M) (code int) {
 			code = fail(err)
 		}
 	}()
-	for _, program := range []string{"volagent", "volctl"} {
-		args := []string{"build", "-buildvcs=false", "-o", BinDir + "/"}
-		if raceDetector && program == "volagent" {
-			args = append(args, "-race")
-		}
-		if out, err := exec.Command("go", append(args, "../../../"+program)...).CombinedOutput(); err != nil {
-			return fail(fmt.Errorf("cannot build: %w\n%s", err, out))
-		}
+	if err := build(BinDir); err != nil {
+		return fail(err)
 	}
 	// Run six tests in parallel, because they spend most of their time waiting. A flag on the
 	// command line overrides this number.

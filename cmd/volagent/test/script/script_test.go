@@ -2,6 +2,7 @@ package script_test
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -102,5 +103,17 @@ func scriptNoMounts(h *harness.Host) scriptCommand {
 		if left := h.Mounts(); left != "" {
 			ts.Fatalf("still mounted:\n%s", left)
 		}
+	}
+}
+
+// TestOneFolder checks that these tests have the lock that keeps other folders from running.
+func TestOneFolder(t *testing.T) {
+	f, err := os.Open("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+		t.Errorf("another folder could start its tests: %v", err)
 	}
 }
