@@ -47,16 +47,16 @@ race: build ## run the tests under the race detector, with less to explore
 
 crash: ## kill agent, plugins and power at every point of every operation (minutes)
 	@scripts/setup test
-	go test -count=1 -timeout 30m -v -run '^TestCrash' ./cmd/volagent -crash.full | sed -E '/^ *(=== |--- PASS)/d'
+	go test -count=1 -timeout 30m -v -run '^TestCrash' ./cmd/volagent/test/crash -crash.full | sed -E '/^ *(=== |--- PASS)/d'
 
 # A plan depends on SEED alone. The run has mounts and processes of its own, which end with it.
 SEED ?= 1
 FOR ?= 20m
 chaos: ## 16 clients, kills and faults at random: make chaos SEED=7 FOR=20m
 	@scripts/setup test
-	go test -c -o bin/chaos.test ./cmd/volagent
-	cd cmd/volagent && unshare --mount --pid --fork --kill-child --mount-proc \
-		../../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 0 -chaos.seed '$(SEED)' -chaos.for '$(FOR)'
+	go test -c -o bin/chaos.test ./cmd/volagent/test/chaos
+	cd cmd/volagent/test/chaos && unshare --mount --pid --fork --kill-child --mount-proc \
+		../../../../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 0 -chaos.seed '$(SEED)' -chaos.for '$(FOR)'
 
 lint: ## check style, imports, scripts, the unit file, alerts and the dashboard
 	@scripts/setup lint

@@ -176,7 +176,7 @@ func BenchmarkLoadUpdates(b *testing.B) {
 }
 
 // verdict reports whether a required figure was reached, in the format of the load tool in
-// cmd/volagent. short is the required figure divided by the measured one.
+// cmd/volagent/test/load. short is the required figure divided by the measured one.
 func verdict(b *testing.B, what string, short float64, format string, args ...any) {
 	b.Helper()
 	word := map[bool]string{true: "PASS", false: "FAIL"}[short <= 1]

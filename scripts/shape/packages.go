@@ -25,7 +25,10 @@ type pkg struct {
 }
 
 // testCode reports whether only tests use the package.
-func (p *pkg) testCode() bool { return p.dir == filepath.Join("volmgr", "csitest") }
+func (p *pkg) testCode() bool {
+	dir := filepath.ToSlash(p.dir)
+	return dir == "volmgr/csitest" || dir == "cmd/volagent/test/harness"
+}
 
 // readPackages reads all packages below a root directory.
 func readPackages(root string) ([]*pkg, error) {

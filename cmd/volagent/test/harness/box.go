@@ -159,9 +159,11 @@ graphroot = "%[1]s/data"
 	// root lacks CAP_SYS_RESOURCE, the container must start without it.
 	const oci = `#!/bin/sh
 prev=
-for arg; do
-  if [ "$prev" = --bundle ]; then
-    sed -i 's/"CAP_SYS_RESOURCE",//g; s/,"CAP_SYS_RESOURCE"//g' "$arg/config.json"
+for arg
+do
+  if [ "$prev" = --bundle ]
+  then
+    sed -i -e 's/"CAP_SYS_RESOURCE",//g' -e 's/,"CAP_SYS_RESOURCE"//g' "$arg/config.json"
   fi
   prev=$arg
 done

@@ -168,7 +168,7 @@ func (h Recorded) StagingPath(id string) string {
 func (h Recorded) StartWriter(dir string) string {
 	h.T.Helper()
 	file := filepath.Join(dir, "log")
-	cmd := exec.Command("sh", "-c", `exec >> "$0"; while :; do echo line; sleep 0.01; done`, file)
+	cmd := exec.Command("sh", "-c", "exec >> \"$0\"\nwhile :\ndo\necho line\nsleep 0.01\ndone", file)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	h.Must(cmd.Start())
 	h.T.Cleanup(func() {
