@@ -32,7 +32,7 @@ const aWhile = time.Minute
 func newCrowd(t *testing.T, deadline string) crowd {
 	t.Helper()
 	c := crowd{Recorded: harness.StartRecorded(t, deadline, nil)}
-	c.Client = apiclient.New(c.Socket())
+	c.Client = apiclient.New(c.Recorded.Socket())
 	t.Cleanup(c.Close)
 	return c
 }

@@ -79,6 +79,7 @@ func randomWord() string {
 	return string(word)
 }
 
+// Must ends the test if an error occurred.
 func (h *Host) Must(err error) {
 	h.T.Helper()
 	if err != nil {
@@ -86,6 +87,7 @@ func (h *Host) Must(err error) {
 	}
 }
 
+// Socket returns the path of the agent's socket.
 func (h *Host) Socket() string { return filepath.Join(h.Dir, "run", "volagent.sock") }
 
 // Args returns the agent's flags. They keep all files and sockets of the agent in the host's
@@ -196,6 +198,7 @@ func (h *Host) ReadFiles(pattern string) (text string) {
 	return text
 }
 
+// Mkdir creates a directory in the host's directory and returns its path.
 func (h *Host) Mkdir(name string) string {
 	h.T.Helper()
 	dir := filepath.Join(h.Dir, name)

@@ -26,9 +26,9 @@ func lockDir(dir string, waiting func()) (unlock func() error, err error) {
 	return f.Close, nil // the kernel unlocks a closed file
 }
 
-// lockFolders waits until the tests of no other folder run. go test runs several packages at once,
-// but two folders would compete for loop devices, container runtimes and processors. lockFolders
-// locks the parent directory of all folders, so each checkout has a lock of its own.
+// lockFolders waits until the tests of no other folder run. By default, go test runs several
+// packages at once. Two folders would compete for loop devices, container runtimes and processors.
+// lockFolders locks the parent directory of all folders, so each checkout has a lock of its own.
 func lockFolders() (unlock func() error, err error) {
 	return lockDir("..", func() {
 		fmt.Fprintln(os.Stderr, "waiting for the tests of another folder")

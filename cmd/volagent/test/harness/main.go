@@ -1,3 +1,5 @@
+// Package harness contains the shared code of the tests of the built binaries: simulated hosts,
+// container runtimes, and the main function of each folder of tests. Only tests import this package.
 package harness
 
 import (

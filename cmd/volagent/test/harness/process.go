@@ -31,8 +31,10 @@ func StartSleeper(t testing.TB, dir string) *Sleeper {
 	return s
 }
 
+// PID returns the process id of the sleeper.
 func (s *Sleeper) PID() int { return s.Cmd.Process.Pid }
 
+// Owner returns the sleeper as a value for the flag --owner of a claim.
 func (s *Sleeper) Owner() string { return fmt.Sprintf("pid:%d", s.PID()) }
 
 // Kill kills and reaps the sleeper, which must still be running. Further calls have no effect.

@@ -67,6 +67,7 @@ func (h Recorded) WritePlugin(deadline string) {
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
 }
 
+// WithExpansion returns tune with a plugin that can expand volumes, also on the node.
 func WithExpansion(tune func(*csitest.Config)) func(*csitest.Config) {
 	return func(c *csitest.Config) {
 		c.Expand, c.NodeExpand = true, true
@@ -76,6 +77,7 @@ func WithExpansion(tune func(*csitest.Config)) func(*csitest.Config) {
 	}
 }
 
+// PublishOnly configures a plugin that needs neither ControllerPublish nor staging.
 var PublishOnly = func(c *csitest.Config) { c.Stage, c.Attach = false, false }
 
 // WithSnapshots configures a plugin whose snapshots become ready at the second request.
@@ -118,12 +120,14 @@ func MultiWriterSpec(id, external string) api.VolumeSpec {
 	}
 }
 
+// AddFaults makes the plugin fail as the given faults say.
 func (h Recorded) AddFaults(f ...csitest.Fault) {
 	h.T.Helper()
 	_, err := h.Config.Faults().Add(f...)
 	h.Must(err)
 }
 
+// Mark returns the current end of the plugin's journal.
 func (h Recorded) Mark() int64 {
 	h.T.Helper()
 	all, err := csitest.ReadJournal(h.Config.JournalPath())

@@ -33,6 +33,7 @@ func Lines(s string) func(func(string) bool) {
 	}
 }
 
+// FileSize returns the size of a file, or 0 if there is no file.
 func FileSize(file string) int64 {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -41,6 +42,7 @@ func FileSize(file string) int64 {
 	return info.Size()
 }
 
+// CopyFile copies a file.
 func CopyFile(t *testing.T, from, to string) {
 	t.Helper()
 	raw, err := os.ReadFile(from)

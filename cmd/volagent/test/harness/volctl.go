@@ -100,6 +100,7 @@ func (h *Host) Claims() (got []string) {
 	return got
 }
 
+// Event is one event as volctl events prints it.
 type Event struct {
 	Seq                                        uint64
 	Time                                       time.Time

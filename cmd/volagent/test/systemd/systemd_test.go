@@ -20,7 +20,7 @@ func TestSystemd(t *testing.T) {
 	t.Parallel()
 	next := filepath.Join(t.TempDir(), "volagent")
 	stamp := func(v string) []string {
-		return []string{"build", "-buildvcs=false", "-ldflags", "-X github.com/volagent/volagent/agent/api.Version=" + v, "."}
+		return []string{"build", "-buildvcs=false", "-ldflags", "-X github.com/volagent/volagent/agent/api.Version=" + v, "../.."}
 	}
 	built(t, next, stamp("2.0.0")...)
 	g := newGuest(t, func(tree string) {
