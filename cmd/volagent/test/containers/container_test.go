@@ -48,8 +48,8 @@ func newContained(t testing.TB, b *harness.Box) contained {
 	return inContainers(h, b)
 }
 
-// inContainers prepares a host for plugins in containers. The agent uses the container runtime of the
-// tests, and the data dir is a shared mount.
+// inContainers prepares a host for plugins in containers. The agent uses the container runtime of
+// the tests, and the data dir is a shared mount.
 func inContainers(r harness.Recorded, b *harness.Box) contained {
 	r.T.Helper()
 	h := contained{r, b}

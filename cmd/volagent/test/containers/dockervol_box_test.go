@@ -54,8 +54,8 @@ func newServed(t testing.TB, b *harness.Box) served {
 
 func (s served) pluginSocket() string { return filepath.Join(harness.DockerPlugins, s.driver+".sock") }
 
-// withDriver returns the runtime with the agent as its volume plugin. Docker finds the plugin in its
-// plugin directory. Podman needs the plugin in its configuration.
+// withDriver returns the runtime with the agent as its volume plugin. Docker finds the plugin in
+// its plugin directory. Podman needs the plugin in its configuration.
 func withDriver(t testing.TB, r *harness.Box, driver, sock string) *harness.Box {
 	t.Helper()
 	if r.Name == "docker" {

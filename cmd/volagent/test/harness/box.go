@@ -297,7 +297,7 @@ func (r *Box) Command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs a command of the runtime and returns its standard output. If the command fails, run
+// Run runs a command of the runtime and returns its standard output. If the command fails, Run
 // appends the error output. It omits warnings of a successful command, because podman prints some
 // while a volume plugin does not run.
 func (r *Box) Run(args ...string) (string, error) {

@@ -14,7 +14,7 @@ import (
 // DoctorReport contains the findings of volctl doctor. It omits the finding that the agent is in
 // another mount namespace than process 1, because all these tests produce that finding.
 type DoctorReport struct {
-	T testing.TB
+	T testing.TB `json:"-"`
 	api.Doctor
 	Fixed []api.DoctorFixed `json:"fixed"`
 }
@@ -41,7 +41,7 @@ func (d DoctorReport) IDs() (ids []string) {
 	return ids
 }
 
-// Finding returns the finding with the given id.
+// Finding returns the finding with the given id, which must exist.
 func (d DoctorReport) Finding(id string) api.DoctorFinding {
 	d.T.Helper()
 	i := slices.IndexFunc(d.Findings, func(f api.DoctorFinding) bool { return f.ID == id })
@@ -51,7 +51,7 @@ func (d DoctorReport) Finding(id string) api.DoctorFinding {
 	return d.Findings[i]
 }
 
-// StartWithFstab returns a host with its own fstab and its own mount units.
+// StartWithFstab starts a host with its own fstab and its own mount units.
 func StartWithFstab(t *testing.T) Recorded {
 	t.Helper()
 	h := NewRecorded(t, "10s", nil)

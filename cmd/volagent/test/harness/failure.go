@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// FailSyscall makes the given system call fail when the running agent uses it on the state database.
-// The returned function stops this.
+// FailSyscall makes the given system call fail when the running agent uses it on the state
+// database. The returned function stops this.
 func FailSyscall(h *Host, call, errno string) (end func()) {
 	h.T.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {

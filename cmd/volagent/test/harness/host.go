@@ -33,7 +33,7 @@ type Host struct {
 	MoreArgs  []string // additional arguments of the agent
 	Wrapper   []string // a program with arguments that runs the agent
 
-	Program string // path of the agent's binary, or "" for the one of this tree
+	Program string // path of the agent's binary, or "" for the binary of this tree
 }
 
 // NewHost creates the directories of a host. At the end of the test it stops running plugins and
@@ -149,8 +149,8 @@ func (h *Host) Kill() {
 	}
 }
 
-// WhileFrozen stops the agent while do runs, so that the agent sees either all effects of do or none.
-// Otherwise the agent could see a part of them when it checks the volume after its last step.
+// WhileFrozen stops the agent while do runs, so that the agent sees either all effects of do or
+// none. Otherwise the agent could see a part of them when it checks the volume after its last step.
 func (h *Host) WhileFrozen(do func()) {
 	h.T.Helper()
 	agent := h.Cmd.Process

@@ -1,5 +1,6 @@
 // Package harness contains the shared code of the tests of the built binaries: simulated hosts,
-// container runtimes, and the main function of each folder of tests. Only tests import this package.
+// container runtimes, and the main function of each folder of tests. Only tests import this
+// package.
 package harness
 
 import (
@@ -70,8 +71,8 @@ func reexec() int {
 	return 0
 }
 
-// run waits for other folders, builds the programs, runs the tests, and checks that the tests leave no mounts, loop devices
-// or processes on the host.
+// run waits for other folders, builds the programs, runs the tests, and checks that the tests leave
+// no mounts, loop devices or processes on the host.
 func run(m *testing.M) (code int) {
 	syscall.Umask(0o022) // some tests read files as another user
 	fail := func(err error) int {

@@ -86,7 +86,7 @@ func (h *Host) UnguardAll() {
 const Immutable = 0x10
 
 // DirFlags returns the inode flags of a directory, see ioctl_iflags(2). If set is not nil, DirFlags
-// also replaces the flags by the result of set.
+// also replaces the flags with the result of set.
 func DirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

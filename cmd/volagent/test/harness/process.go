@@ -57,9 +57,9 @@ func ProcessEnded(pid int) bool {
 	return err != nil || bytes.Contains(stat, []byte(") Z "))
 }
 
-// OwnerEndLimit is the time limit for the end of a claim after its owner has ended. The agent promises 5 s,
-// but this host may be busy. The limit is less than 30 s, so that the reaper's periodic check
-// cannot hide a missed event.
+// OwnerEndLimit is the time limit for the end of a claim after its owner has ended. The agent
+// promises 5 s, but this host may be busy. The limit is less than 30 s, so that the reaper's
+// periodic check cannot hide a missed event.
 const OwnerEndLimit = 20 * time.Second
 
 // FakeBoots returns a function that simulates a boot. Each call gives this mount namespace a new

@@ -24,8 +24,8 @@ type Recorded struct {
 	Slow   bool // the plugin starts slowly
 }
 
-// StartRecorded starts a host whose plugin "rec" needs ControllerPublish and staging. deadline is the
-// timeout of each call.
+// StartRecorded starts a host whose plugin "rec" needs ControllerPublish and staging. deadline is
+// the timeout of each call.
 func StartRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Recorded {
 	t.Helper()
 	h := NewRecorded(t, deadline, tune)
@@ -33,7 +33,7 @@ func StartRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Re
 	return h
 }
 
-// NewRecorded returns the same host as StartRecorded, but does not start the agent.
+// NewRecorded creates the same host as StartRecorded, but does not start the agent.
 func NewRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Recorded {
 	t.Helper()
 	h := Recorded{Host: NewHost(t)}
@@ -67,7 +67,8 @@ func (h Recorded) WritePlugin(deadline string) {
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
 }
 
-// WithExpansion returns tune with a plugin that can expand volumes, also on the node.
+// WithExpansion returns a function that gives a plugin the calls that expand volumes, and then
+// applies tune.
 func WithExpansion(tune func(*csitest.Config)) func(*csitest.Config) {
 	return func(c *csitest.Config) {
 		c.Expand, c.NodeExpand = true, true
@@ -120,14 +121,14 @@ func MultiWriterSpec(id, external string) api.VolumeSpec {
 	}
 }
 
-// AddFaults makes the plugin fail as the given faults say.
+// AddFaults adds faults, which make calls of the plugin fail or misbehave.
 func (h Recorded) AddFaults(f ...csitest.Fault) {
 	h.T.Helper()
 	_, err := h.Config.Faults().Add(f...)
 	h.Must(err)
 }
 
-// Mark returns the current end of the plugin's journal.
+// Mark returns the current end of the plugin's journal. Calls and ExpectCalls start there.
 func (h Recorded) Mark() int64 {
 	h.T.Helper()
 	all, err := csitest.ReadJournal(h.Config.JournalPath())
@@ -167,8 +168,8 @@ func (h Recorded) StagingPath(id string) string {
 	return filepath.Join(h.Dir, "d", "csi", "rec", "staging", id)
 }
 
-// StartWriter starts a process that appends to a file in dir until the test ends. The process keeps the
-// file open all the time. writer returns the name of the file.
+// StartWriter starts a process that appends to a file in dir until the test ends. The process keeps
+// the file open all the time. StartWriter returns the path of the file.
 func (h Recorded) StartWriter(dir string) string {
 	h.T.Helper()
 	file := filepath.Join(dir, "log")
@@ -199,9 +200,9 @@ func (h Recorded) AwaitFree(id string) time.Duration {
 	return time.Since(begun)
 }
 
-// ExpectClean waits until the volume is free, and asserts that the host has no leftovers of it. Leftovers
-// are mounts, directories, and files that the plugin wrote to the host's own disk because a mount
-// was missing.
+// ExpectClean waits until the volume is free, and asserts that the host has no leftovers of it.
+// Leftovers are mounts, directories, and files that the plugin wrote to the host's own disk because
+// a mount was missing.
 func (h Recorded) ExpectClean(id string) {
 	h.T.Helper()
 	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")

@@ -9,14 +9,14 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// PlantedSecrets contains the values of the planted secrets by name. The hunt functions must not
-// find these values in any place.
+// PlantedSecrets contains the values of the planted secrets by name. Apart from
+// the plugin, no file, answer or process may show these values.
 var PlantedSecrets = map[string]string{
 	"literal": "pl4nt3d-l1t3r4l", "file": "pl4nt3d-f1l3", "credential": "pl4nt3d-cr3d", "env": "pl4nt3d-3nv",
 }
 
-// ExpectSecrets asserts that the plugin received at least one call of a method since a mark, and that every
-// such call contained exactly the given secrets.
+// ExpectSecrets asserts that the plugin received at least one call of a method since a mark, and
+// that every such call contained exactly the given secrets.
 func (h Recorded) ExpectSecrets(since int64, method string, want map[string]string) {
 	h.T.Helper()
 	all, err := csitest.ReadJournal(h.Config.JournalPath())

@@ -30,8 +30,8 @@ func Backup(h *Host) string {
 	return file
 }
 
-// Restore restores the state from a file. It returns the answer and the outcome for each restored
-// item.
+// Restore restores the state from a file with volctl, which must end with the given exit code. It
+// returns the answer, and the outcome for each item.
 func Restore(h *Host, code int, file string, args ...string) (r api.Restore, outcomes map[string]string) {
 	h.T.Helper()
 	res := h.ExpectExit(code, "", append([]string{"state", "restore", file, "-o", "json"}, args...)...)

@@ -9,7 +9,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// CodeOf returns the API code of an error. For an error without a code it returns the error's text.
+// CodeOf returns the API code of an error, "" if there is no error, and the text of an error
+// without a code.
 func CodeOf(err error) api.Code {
 	var e *api.Error
 	switch {

@@ -67,7 +67,8 @@ func (h *Host) ExpectExit(code int, words string, args ...string) Result {
 	return r
 }
 
-// ExpectRefusal asserts that volctl fails with the given exit code and the given words in its error.
+// ExpectRefusal asserts that volctl fails with the given exit code and the given words in its
+// error.
 func (h *Host) ExpectRefusal(code int, words string, args ...string) {
 	h.T.Helper()
 	if r := h.Try(args...); r.Code != code || !strings.Contains(r.Err, words) {

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// expectFailureAtOnce runs volctl and asserts that it fails without waiting for a plugin. The exit code must be
-// 6, and the error must contain the hint.
+// expectFailureAtOnce runs volctl and asserts that it fails without waiting for a plugin. The exit
+// code must be 6, and the error must contain the hint.
 func expectFailureAtOnce(h harness.Recorded, hint string, args ...string) {
 	h.T.Helper()
 	begun := time.Now()

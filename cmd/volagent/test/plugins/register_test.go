@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// removePluginFile moves the file of plugin "rec" out of the plugin directory and returns the new path.
+// removePluginFile moves the file of plugin "rec" out of the plugin directory and returns the new
+// path.
 func removePluginFile(h harness.Recorded) string {
 	h.T.Helper()
 	file := filepath.Join(h.Dir, "rec.yaml")

@@ -20,7 +20,7 @@ func listSnapshots(h *harness.Host, plugin string) []string {
 	return strings.Fields(h.Volctl("volume", "snapshot", "list", "--plugin", plugin, "-q"))
 }
 
-// writeVolume writes a text to a file of a volume. read returns the text of that file.
+// writeVolume writes a text to a file of a volume. readVolume returns the text of that file.
 func writeVolume(h *harness.Host, volume, text string) {
 	h.T.Helper()
 	path := h.Volctl("volume", "claim", volume, "--alloc", "w")

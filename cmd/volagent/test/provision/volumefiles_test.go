@@ -42,8 +42,8 @@ func problemOf(h *harness.Host, subject string) (all string) {
 	return all
 }
 
-// storedRecord returns a volume's record from the state database. It reads the file, so the agent must
-// not run.
+// storedRecord returns a volume's record from the state database. It reads the file, so the agent
+// must not run.
 func storedRecord(h *harness.Host, id string) volume.Record {
 	h.T.Helper()
 	snap, _, err := statedb.Inspect(filepath.Join(h.Dir, "d", "state.db"))

@@ -20,8 +20,8 @@ func hintOf(r harness.Result) string {
 	return ""
 }
 
-// followHints runs the hint of a refused command in a shell, as a user would. If the hint's command is
-// refused with another hint, follow runs that hint next, until a command succeeds.
+// followHints runs the hint of a refused command in a shell, as a user would. If the hint's command
+// is refused with another hint, follow runs that hint next, until a command succeeds.
 func followHints(h *harness.Host, r harness.Result) {
 	h.T.Helper()
 	seen := map[string]bool{}

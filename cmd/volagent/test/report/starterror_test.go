@@ -66,7 +66,8 @@ func TestStartError(t *testing.T) {
 	h.Must(h.Signal(syscall.SIGTERM))
 }
 
-// expectDeath asserts that the agent refuses its command line or configuration with the given words.
+// expectDeath asserts that the agent refuses its command line or configuration with the given
+// words.
 func expectDeath(h *harness.Host, words string) {
 	h.T.Helper()
 	cmd := exec.Command(filepath.Join(harness.BinDir, "volagent"), h.Args()...)

@@ -107,8 +107,8 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 	h.Volctl("volume", "detach", "shared", "rw", "--no-wait")
 }
 
-// expectLost asserts that `volctl node status`, the health API and `volctl volume status` report the
-// lost database.
+// expectLost asserts that `volctl node status`, the health API and `volctl volume status` report
+// the lost database.
 func expectLost(h *harness.Host, kept []string) {
 	h.T.Helper()
 	screen := h.Volctl("node", "status")

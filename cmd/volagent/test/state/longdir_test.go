@@ -22,8 +22,8 @@ func longDir(t *testing.T) (h harness.Recorded, data string) {
 	return h, data
 }
 
-// expectKept checks that data survives a kill of the agent and a detach. It claims a volume, writes a
-// file and kills the agent. Then it reads the file at the same path and, after a detach, at the
+// expectKept checks that data survives a kill of the agent and a detach. It claims a volume, writes
+// a file and kills the agent. Then it reads the file at the same path and, after a detach, at the
 // path of the next claim.
 func expectKept(h harness.Recorded, id, data string) {
 	h.T.Helper()
