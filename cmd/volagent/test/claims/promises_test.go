@@ -60,7 +60,7 @@ func TestForeignMount(t *testing.T) {
 				at = h.StagingPath("data")
 			}
 			planted, mark := filepath.Join(at, "planted"), h.Mark()
-			h.WhileFrozen(func() {
+			harness.WhileFrozen(h.Host, func() {
 				harness.Unmount(t, path)
 				if at != path {
 					harness.Unmount(t, at)
@@ -231,7 +231,7 @@ func TestPlanted(t *testing.T) {
 	beside := filepath.Join(h.Dir, "d/csi/rec/staging/beside")
 	h.Must(os.Mkdir(beside, 0o755))
 	h.Must(syscall.Mount("tmpfs", beside, "tmpfs", 0, "size=1m"))
-	h.WhileFrozen(func() {
+	harness.WhileFrozen(h.Host, func() {
 		harness.Unmount(t, target)
 		harness.Unmount(t, staging)
 		for path, words := range planted {

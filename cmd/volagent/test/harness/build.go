@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 )
 
+// BinDir is the directory with volagent and volctl, both built from this tree.
+var BinDir string
+
 // build builds volagent and volctl from this tree, and copies them to the given directory. All
 // folders share one cached build, because linking takes seconds.
 func build(to string) error {

@@ -19,9 +19,6 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// BinDir is the directory with volagent and volctl, both built from this tree.
-var BinDir string
-
 // inside is set in the environment of the child process that runs the tests in its own mount
 // namespace. Mounts of a test therefore never remain on the host.
 const inside = "VOLAGENT_TEST_NAMESPACE"

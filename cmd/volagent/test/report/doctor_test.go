@@ -155,7 +155,7 @@ func TestDoctorMounts(t *testing.T) {
 	h.Await("the mount", func() bool { return len(harness.Doctor(h.Host, "--fix", "-y").IDs()) == 0 })
 
 	// Replace the mount by another file system.
-	h.WhileFrozen(func() {
+	harness.WhileFrozen(h.Host, func() {
 		harness.Unmount(t, target)
 		h.Must(syscall.Mount("tmpfs", target, "tmpfs", 0, "size=1m"))
 	})
