@@ -30,8 +30,18 @@ type Child struct {
 	Run func(value string) (exitCode int)
 }
 
-// Main runs the tests of one folder. The TestMain of each folder calls Main.
-func Main(m *testing.M, children ...Child) {
+// Main is the main function of a folder of tests. It waits until the tests of no other folder run.
+func Main(m *testing.M, children ...Child) { runFolder(m, lockFolders, children) }
+
+// MainBeside is the main function of a folder whose tests may run beside the tests of one other
+// folder.
+func MainBeside(m *testing.M) {
+	runFolder(m, func() (unlock func() error, err error) { return func() error { return nil }, nil }, nil)
+}
+
+// runFolder runs the tests in a mount namespace of their own while it holds a lock. It may instead run
+// one of the other programs in this binary.
+func runFolder(m *testing.M, lock func() (unlock func() error, err error), children []Child) {
 	if csitest.IsChild() {
 		os.Exit(csitest.Main())
 	}
@@ -47,7 +57,7 @@ func Main(m *testing.M, children ...Child) {
 	if os.Getenv(inside) == "" {
 		os.Exit(reexec())
 	}
-	os.Exit(run(m))
+	os.Exit(run(m, lock))
 }
 
 // reexec runs this binary again in its own mount namespace.
@@ -68,9 +78,9 @@ func reexec() int {
 	return 0
 }
 
-// run waits for other folders, builds the programs, runs the tests, and checks that the tests leave
-// no mounts, loop devices or processes on the host.
-func run(m *testing.M) (code int) {
+// run takes the lock, builds the programs, runs the tests, and checks that the tests leave no
+// mounts, loop devices or processes on the host.
+func run(m *testing.M, lock func() (unlock func() error, err error)) (code int) {
 	syscall.Umask(0o022) // some tests read files as another user
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)
@@ -80,7 +90,7 @@ func run(m *testing.M) (code int) {
 		return fail(err)
 	}
 	// The time limit of go test for this folder begins with m.Run. It does not include this wait.
-	unlock, err := lockFolders()
+	unlock, err := lock()
 	if err != nil {
 		return fail(err)
 	}

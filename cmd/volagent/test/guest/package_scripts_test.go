@@ -1,4 +1,4 @@
-package systemd_test
+package guest_test
 
 import (
 	"os/exec"

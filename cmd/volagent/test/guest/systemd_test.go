@@ -1,4 +1,4 @@
-package systemd_test
+package guest_test
 
 import (
 	"fmt"
@@ -200,9 +200,9 @@ func (g *guest) testExec() {
 		g.t.Errorf("services of the plugin are:\n%s", left)
 	}
 	g.run("volctl", "plugin", "stop", "cmd")
-	if left := g.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "volagent-plugin-cmd-*"); left != "" {
-		g.t.Errorf("services of the plugin that was stopped are:\n%s", left)
-	}
+	g.await("systemd to unload the service of the stopped plugin", func() bool {
+		return g.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "volagent-plugin-cmd-*") == ""
+	})
 	g.run("volctl", "plugin", "start", "cmd")
 
 	// A child that the plugin's process leaves may serve a mount, so the child must survive.

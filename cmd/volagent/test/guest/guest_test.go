@@ -1,4 +1,4 @@
-package systemd_test
+package guest_test
 
 import (
 	"bufio"
@@ -22,7 +22,7 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) { harness.MainBeside(m) }
 
 // guest is a small Debian with its own systemd, which runs in a container. Its disk is a copy in
 // memory, so no leftover remains when the test ends or is killed.
