@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -30,7 +31,20 @@ func lockDir(dir string, waiting func()) (unlock func() error, err error) {
 // packages at once. Two folders would compete for loop devices, container runtimes and processors.
 // lockFolders locks the parent directory of all folders, so each checkout has a lock of its own.
 func lockFolders() (unlock func() error, err error) {
-	return lockDir("..", func() {
+	release, err := lockDir("..", func() {
 		fmt.Fprintln(os.Stderr, "waiting for the tests of another folder")
 	})
+	return func() error {
+		removeCgroups()
+		return release()
+	}, err
+}
+
+// removeCgroups removes the cgroups of plugins that ended while no agent was running. On a real
+// host the next agent removes them.
+func removeCgroups() {
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-*")
+	for _, dir := range groups {
+		_ = os.Remove(dir) // the kernel keeps cgroups that are in use
+	}
 }

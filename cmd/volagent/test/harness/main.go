@@ -31,17 +31,16 @@ type Child struct {
 }
 
 // Main is the main function of a folder of tests. It waits until the tests of no other folder run.
-func Main(m *testing.M, children ...Child) { runFolder(m, lockFolders, children) }
+func Main(m *testing.M, children ...Child) { runFolder(m, true, children) }
 
 // MainBeside is the main function of a folder whose tests may run beside the tests of one other
 // folder.
-func MainBeside(m *testing.M) {
-	runFolder(m, func() (unlock func() error, err error) { return func() error { return nil }, nil }, nil)
-}
+func MainBeside(m *testing.M) { runFolder(m, false, nil) }
 
-// runFolder runs the tests in a mount namespace of their own while it holds a lock. It may instead run
-// one of the other programs in this binary.
-func runFolder(m *testing.M, lock func() (unlock func() error, err error), children []Child) {
+// runFolder runs the tests of a folder in a mount namespace of their own. If alone is set, the tests
+// of no other folder run meanwhile, apart from those of MainBeside. A child process runs another
+// program instead.
+func runFolder(m *testing.M, alone bool, children []Child) {
 	if csitest.IsChild() {
 		os.Exit(csitest.Main())
 	}
@@ -50,6 +49,11 @@ func runFolder(m *testing.M, lock func() (unlock func() error, err error), child
 			os.Exit(c.Run(value))
 		}
 	}
+	// Run six tests in parallel, because they spend most of their time waiting. A flag on the
+	// command line overrides this number.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
 	flag.Parse()
 	if flag.Lookup("test.list").Value.String() != "" {
 		os.Exit(m.Run()) // a list of the tests needs neither root nor the programs
@@ -57,7 +61,7 @@ func runFolder(m *testing.M, lock func() (unlock func() error, err error), child
 	if os.Getenv(inside) == "" {
 		os.Exit(reexec())
 	}
-	os.Exit(run(m, lock))
+	os.Exit(run(m, alone))
 }
 
 // reexec runs this binary again in its own mount namespace.
@@ -78,9 +82,9 @@ func reexec() int {
 	return 0
 }
 
-// run takes the lock, builds the programs, runs the tests, and checks that the tests leave no
+// run locks the folders, builds the programs, runs the tests, and checks that the tests leave no
 // mounts, loop devices or processes on the host.
-func run(m *testing.M, lock func() (unlock func() error, err error)) (code int) {
+func run(m *testing.M, alone bool) (code int) {
 	syscall.Umask(0o022) // some tests read files as another user
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)
@@ -89,12 +93,15 @@ func run(m *testing.M, lock func() (unlock func() error, err error)) (code int) 
 	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
 		return fail(err)
 	}
-	// The time limit of go test for this folder begins with m.Run. It does not include this wait.
-	unlock, err := lock()
-	if err != nil {
-		return fail(err)
+	if alone {
+		// The time limit of go test for this folder begins with m.Run. It does not include this wait.
+		unlock, err := lockFolders()
+		if err != nil {
+			return fail(err)
+		}
+		defer func() { _ = unlock() }() // the lock also ends with this process
 	}
-	defer func() { _ = unlock() }() // the lock ends with this process anyway
+	var err error
 	if BinDir, err = os.MkdirTemp("", "volagent-bin"); err != nil {
 		return fail(err)
 	}
@@ -106,21 +113,10 @@ func run(m *testing.M, lock func() (unlock func() error, err error)) (code int) 
 	if err := build(BinDir); err != nil {
 		return fail(err)
 	}
-	// Run six tests in parallel, because they spend most of their time waiting. A flag on the
-	// command line overrides this number.
-	if err := flag.Set("test.parallel", "6"); err != nil {
-		return fail(err)
-	}
 	before := leftovers()
 	code = m.Run()
 	if err := stopBoxes(); err != nil {
 		return fail(fmt.Errorf("the container runtimes of the tests cannot be ended: %w", err))
-	}
-	// Remove the cgroups of plugins that ended while no agent was running. On a real host the next
-	// agent removes them.
-	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-*")
-	for _, dir := range groups {
-		_ = os.Remove(dir) // the kernel keeps cgroups that are in use
 	}
 	after := leftovers()
 	for end := time.Now().Add(20 * time.Second); after != before && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
