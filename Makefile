@@ -19,7 +19,7 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 40m
 
-.PHONY: help build package demo test race crash chaos lint bench clean
+.PHONY: help build package demo test test-folders test-packages race crash chaos lint bench clean
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -38,25 +38,33 @@ demo: build ## show the main job on this machine, each step with its proof
 test: build ## run all tests, also against the built binaries
 	@scripts/setup test
 	@go tool -modfile=scripts/package.mod -n nfpm >/dev/null # built here, where it can take its time
-	go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+	@$(MAKE) --no-print-directory -j2 -k test-folders test-packages
+
+# go test ./... tests the same packages. It takes longer, because folders that wait for each other
+# then hold up the other packages.
+test-folders:
+	go test $(TEST_FLAGS) -p 2 -count=1 -timeout $(TEST_TIMEOUT) ./cmd/volagent/test/...
+
+test-packages:
+	go test $(TEST_FLAGS) -p $$((($$(nproc) + 1) / 2)) -count=1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v /cmd/volagent/test/)
 
 race: build ## run the tests under the race detector, with less to explore
 	@scripts/setup race
 	@go tool -modfile=scripts/package.mod -n nfpm >/dev/null
-	CGO_ENABLED=1 go test -race -short -count=1 -timeout $(TEST_TIMEOUT) ./...
+	@$(MAKE) --no-print-directory -j2 -k test-folders test-packages CGO_ENABLED=1 TEST_FLAGS='-race -short'
 
 crash: ## kill agent, plugins and power at every point of every operation (minutes)
 	@scripts/setup test
-	go test -count=1 -timeout 30m -v -run '^TestCrash' ./cmd/volagent -crash.full | sed -E '/^ *(=== |--- PASS)/d'
+	go test -count=1 -timeout 30m -v -run '^TestCrash' ./cmd/volagent/test/crash -crash.full | sed -E '/^ *(=== |--- PASS)/d'
 
 # A plan depends on SEED alone. The run has mounts and processes of its own, which end with it.
 SEED ?= 1
 FOR ?= 20m
 chaos: ## 16 clients, kills and faults at random: make chaos SEED=7 FOR=20m
 	@scripts/setup test
-	go test -c -o bin/chaos.test ./cmd/volagent
-	cd cmd/volagent && unshare --mount --pid --fork --kill-child --mount-proc \
-		../../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 0 -chaos.seed '$(SEED)' -chaos.for '$(FOR)'
+	go test -c -o bin/chaos.test ./cmd/volagent/test/chaos
+	cd cmd/volagent/test/chaos && unshare --mount --pid --fork --kill-child --mount-proc \
+		../../../../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 0 -chaos.seed '$(SEED)' -chaos.for '$(FOR)'
 
 lint: ## check style, imports, scripts, the unit file, alerts and the dashboard
 	@scripts/setup lint

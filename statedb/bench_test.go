@@ -176,8 +176,8 @@ func BenchmarkLoadUpdates(b *testing.B) {
 }
 
 // verdict reports whether a benchmark reached a required figure. It uses the output format of the
-// load tool in cmd/volagent. The parameter short is the required figure divided by the measured
-// figure.
+// load tool in cmd/volagent/test/load. The parameter short is the required figure divided by the
+// measured figure.
 func verdict(b *testing.B, what string, short float64, format string, args ...any) {
 	b.Helper()
 	word := map[bool]string{true: "PASS", false: "FAIL"}[short <= 1]

@@ -49,7 +49,7 @@ func run(args []string, out io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%d lines of code without tests, generated code and csitest; %.1f %% blank lines\n", code, percent(blank, lines))
+	_, err = fmt.Fprintf(out, "%d lines of code without tests, test packages and generated code; %.1f %% blank lines\n", code, percent(blank, lines))
 	return err
 }
 

@@ -24,8 +24,11 @@ type pkg struct {
 	code, blank, lines int // lines of code without comments, empty lines, and all lines
 }
 
-// testCode reports whether the package is used only by tests.
-func (p *pkg) testCode() bool { return p.dir == filepath.Join("volmgr", "csitest") }
+// testCode reports whether only tests use the package.
+func (p *pkg) testCode() bool {
+	dir := filepath.ToSlash(p.dir)
+	return dir == "volmgr/csitest" || dir == "cmd/volagent/test/harness"
+}
 
 // readPackages reads all packages below a root directory.
 func readPackages(root string) ([]*pkg, error) {

@@ -1,0 +1,569 @@
+package guest_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// TestPackage checks the Debian package: installation, upgrade, refused operations, removal and
+// purge. All parts use the same guest and run in this order.
+func TestPackage(t *testing.T) {
+	t.Parallel()
+	first, plugin := installable(t)
+	next := packaged(t, t.TempDir(), "../../../..", "2.0.0", 0o022, "deb")
+	t.Run("reproducible", func(t *testing.T) { testReproducible(t, first) })
+	t.Run("files", func(t *testing.T) { testPackageFiles(t, first) })
+	g := newTree(t)
+	g.have("usr/bin/csitest", plugin)
+	g.have("root/1.deb", first["deb"])
+	g.have("root/2.deb", next["deb"])
+	if state := g.boot(); state != "running" {
+		t.Fatalf("the guest is %s: %s", state, g.failed())
+	}
+	nodes := map[string]int{"fuse": int(unix.Mkdev(10, 229)), "loop-control": int(unix.Mkdev(10, 237))}
+	for name, dev := range nodes {
+		g.must(unix.Mknod(filepath.Join(g.root, "dev", name), unix.S_IFCHR|0o600, dev))
+	}
+	for i := range 64 {
+		g.must(unix.Mknod(fmt.Sprintf("%s/dev/loop%d", g.root, i), unix.S_IFBLK|0o600, int(unix.Mkdev(7, uint32(i)))))
+	}
+	p := &packageGuest{guest: g}
+	for _, part := range []struct {
+		name string
+		run  func(*packageGuest)
+	}{
+		{"install", (*packageGuest).testInstall},
+		{"sandbox", (*packageGuest).testSandbox},
+		{"uses", (*packageGuest).testUses},
+		{"metrics over TCP", (*packageGuest).testScraped},
+		{"runtime's commands", (*packageGuest).testOutside},
+		{"volumes of a runtime", (*packageGuest).testVolumes},
+		{"upgrade", (*packageGuest).testUpgrade},
+		{"a configuration that is refused", (*packageGuest).testBadConfig},
+		{"refused removal", (*packageGuest).testRefused},
+		{"forced removal", (*packageGuest).testForced},
+		{"remove", (*packageGuest).testRemove},
+		{"purge", (*packageGuest).testPurge},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { p.guest = g.on(t); part.run(p) }) {
+			return // the result of this part would disturb the next part
+		}
+	}
+}
+
+// packaged builds packages of the given version in a directory. It returns their paths by format.
+func packaged(t testing.TB, dir, source, version string, umask int, formats ...string) map[string]string {
+	t.Helper()
+	cmd := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`umask %04o; exec "$0" "$@"`, umask), source + "/scripts/package", dir, version}, formats...)...)
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000", fmt.Sprintf("TZ=UTC+%d", umask%12))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var words bytes.Buffer
+	cmd.Stderr = &words
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("cannot build the packages: %v\n%s", err, words.String())
+	}
+	paths := map[string]string{}
+	for _, path := range strings.Fields(string(out)) {
+		paths[strings.TrimPrefix(filepath.Ext(path), ".")] = path
+	}
+	return paths
+}
+
+// testReproducible checks that the same source produces the same packages in another directory,
+// with other file times and modes.
+func testReproducible(t *testing.T, first map[string]string) {
+	copied := t.TempDir()
+	entries, err := os.ReadDir("../../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if slices.Contains([]string{".git", "bin", "dist"}, e.Name()) {
+			continue
+		}
+		if out, err := exec.Command("sh", "-c", `umask 077; exec cp -r "$0" "$1"`, "../../../../"+e.Name(), copied).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	again := packaged(t, t.TempDir(), copied, "1.0.0", 0o077)
+	for _, name := range []string{"volagent_1.0.0_" + runtime.GOARCH + ".cdx.json", "SHA256SUMS"} {
+		a, b := filepath.Join(filepath.Dir(first["deb"]), name), filepath.Join(filepath.Dir(again["deb"]), name)
+		if sum(t, a) != sum(t, b) {
+			t.Errorf("the two builds of %s differ", name)
+		}
+	}
+	check := exec.Command("sha256sum", "--strict", "-c", "SHA256SUMS")
+	check.Dir = filepath.Dir(first["deb"])
+	if out, err := check.CombinedOutput(); err != nil || strings.Count(string(out), ": OK") != 3 {
+		t.Errorf("the checksums: %v\n%s", err, out)
+	}
+	bom, err := os.ReadFile(filepath.Join(filepath.Dir(first["deb"]), "volagent_1.0.0_"+runtime.GOARCH+".cdx.json"))
+	if err != nil || !strings.Contains(string(bom), `"pkg:golang/go.etcd.io/bbolt@`) || !strings.Contains(string(bom), `"pkg:golang/std@go`) {
+		t.Errorf("the SBOM names neither bbolt nor Go (%v):\n%.500s", err, bom)
+	}
+	for _, format := range []string{"deb", "rpm"} {
+		if a, b := sum(t, first[format]), sum(t, again[format]); a != b || filepath.Base(first[format]) != filepath.Base(again[format]) {
+			t.Errorf("the two builds of the %s differ: %s is %s, %s is %s", format, first[format], a, again[format], b)
+		}
+	}
+}
+
+func sum(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(raw))
+}
+
+// packageFiles lists the files of both packages, with their modes.
+var packageFiles = map[string]string{
+	"/usr/bin/volagent":                                                "-rwxr-xr-x",
+	"/usr/bin/volctl":                                                  "-rwxr-xr-x",
+	"/usr/sbin/mount.csi -> ../bin/volctl":                             "l",
+	"/usr/sbin/umount.csi -> ../bin/volctl":                            "l",
+	"/usr/lib/systemd/system/volagent.service":                         "-rw-r--r--",
+	"/usr/lib/systemd/system/volagent.socket":                          "-rw-r--r--",
+	"/usr/lib/sysusers.d/volagent.conf":                                "-rw-r--r--",
+	"/usr/lib/tmpfiles.d/volagent.conf":                                "-rw-r--r--",
+	"/etc/volagent/volagent.yaml":                                      "-rw-r--r--",
+	"/etc/volagent/plugins.d":                                          "drwxr-xr-x",
+	"/etc/volagent/volumes.d":                                          "drwx------",
+	"/etc/containers/containers.conf.d/50-volagent.conf":               "-rw-r--r--",
+	"/usr/share/man/man8/volagent.8.gz":                                "-rw-r--r--",
+	"/usr/share/man/man8/volctl-volume-claim.8.gz":                     "-rw-r--r--",
+	"/usr/share/man/man8/mount.csi.8.gz":                               "-rw-r--r--",
+	"/usr/share/man/man8/umount.csi.8.gz":                              "-rw-r--r--",
+	"/usr/share/bash-completion/completions/volctl":                    "-rw-r--r--",
+	"/usr/share/fish/vendor_completions.d/volctl.fish":                 "-rw-r--r--",
+	"/usr/share/doc/volagent/sbom.cdx.json":                            "-rw-r--r--",
+	"/usr/share/doc/volagent/third-party-licenses.gz":                  "-rw-r--r--",
+	"/usr/share/doc/volagent/examples/plugins.d/hostpath.yaml.example": "-rw-r--r--",
+	"/usr/share/doc/volagent/examples/grafana/volagent.json":           "-rw-r--r--",
+	"/usr/share/doc/volagent/examples/prometheus/volagent.rules.yaml":  "-rw-r--r--",
+}
+
+// testPackageFiles checks that both packages contain the same files and scripts. All files belong
+// to root and have the time of the source. An upgrade keeps configuration files that the
+// administrator changed.
+func testPackageFiles(t *testing.T, paths map[string]string) {
+	listed := map[string]string{"deb": output(t, "dpkg-deb", "-c", paths["deb"])}
+	conffiles := map[string]string{"deb": output(t, "dpkg-deb", "-I", paths["deb"], "conffiles")}
+	scripts := map[string]string{}
+	for _, name := range []string{"postinst", "prerm", "postrm"} {
+		scripts["deb"] += output(t, "dpkg-deb", "-I", paths["deb"], name)
+	}
+	if _, err := exec.LookPath("rpm"); err == nil {
+		query := func(args ...string) string {
+			return output(t, slices.Concat([]string{"rpm", "--dbpath", t.TempDir(), "-qp"}, args, []string{paths["rpm"]})...)
+		}
+		listed["rpm"] = query("--qf", "[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILESIZES} %{FILEMTIMES:date} %{FILENAMES} -> %{FILELINKTOS}\n]")
+		conffiles["rpm"] = query("--configfiles")
+		scripts["rpm"] = query("--qf", "%{POSTIN}\n%{PREUN}\n%{POSTUN}\n")
+		if strip := strings.NewReplacer("\n", ""); strip.Replace(scripts["rpm"]) != strip.Replace(scripts["deb"]) {
+			t.Errorf("the scripts of the rpm are\n%s\nand those of the deb\n%s", scripts["rpm"], scripts["deb"])
+		}
+		if bad := query("--qf", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"); strings.Count(bad, "cn /etc/") != 2 { // "cn" stands for config and noreplace
+			t.Errorf("the flags of the rpm's files:\n%s", bad)
+		}
+	} else {
+		t.Log("no rpm here; scripts/setup test installs it")
+	}
+	for format, list := range listed {
+		has := map[string]string{} // mode by file name
+		for line := range strings.Lines(list) {
+			if !strings.Contains(line, " root/root ") || !strings.Contains(line, "2023") {
+				t.Errorf("%s: %s", format, line)
+			}
+			path := strings.TrimSuffix(strings.TrimSpace(line[strings.Index(line, "/etc/")+strings.Index(line, "/usr/")+1:]), " ->")
+			has[strings.TrimSuffix(path, "/")] = strings.Fields(line)[0]
+		}
+		for path, mode := range packageFiles {
+			if !strings.HasPrefix(has[path], mode) || mode == "" {
+				t.Errorf("%s: %s has mode %q", format, path, has[path])
+			}
+		}
+		if c := conffiles[format]; c != "/etc/containers/containers.conf.d/50-volagent.conf\n/etc/volagent/volagent.yaml\n" {
+			t.Errorf("%s: the configuration files are %q", format, c)
+		}
+	}
+}
+
+func output(t testing.TB, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+	var words bytes.Buffer
+	cmd.Stderr = &words
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v: %s", args, err, words.String())
+	}
+	return string(out)
+}
+
+// packageGuest is the guest of TestPackage, with the expected processes, mounts and writers of its
+// volumes.
+type packageGuest struct {
+	*guest
+	writers []*scribe
+	plugins map[string]string // process ids by plugin
+	mounts  string
+}
+
+// agentPID returns the process id of the agent.
+func (p *packageGuest) agentPID() string {
+	p.t.Helper()
+	return p.run("systemctl", "show", "-p", "MainPID", "--value", "volagent")
+}
+
+// volumeMounts returns the mounts of volumes in the mount table of process 1.
+func (p *packageGuest) volumeMounts() string {
+	p.t.Helper()
+	return p.run("grep", "-E", "/var/lib/volagent/csi/| /srv/line ", "/proc/1/mountinfo")
+}
+
+// untouched asserts that all plugin processes still run, all mounts are unchanged, and all writers
+// continue.
+func (p *packageGuest) untouched(after string) {
+	p.t.Helper()
+	for id, was := range p.plugins {
+		if r := p.try("test", "-d", "/proc/"+was); r.Code != 0 {
+			p.t.Errorf("after %s: the process of plugin %s is gone", after, id)
+		}
+	}
+	if now := p.volumeMounts(); now != p.mounts {
+		p.t.Errorf("after %s the mounts are\n%s\nand were\n%s", after, now, p.mounts)
+	}
+	for _, w := range p.writers {
+		w.on(p.guest).goesOn()
+	}
+}
+
+// on returns the scribe for use in another part of the test.
+func (l *scribe) on(g *guest) *scribe { return &scribe{g: g, unit: l.unit, file: l.file} }
+
+func (p *packageGuest) testInstall() {
+	p.run("dpkg", "-i", "/root/1.deb")
+	p.run("systemctl", "is-enabled", "volagent.service")
+	p.run("systemctl", "is-active", "volagent.service")
+	if v := p.run("volctl", "status", "-o", "go-template={{.version}}"); v != "1.0.0" {
+		p.t.Errorf("version %q runs", v)
+	}
+	if s := p.run("stat", "-c", "%F %a %U:%G", "/run/volagent/volagent.sock"); s != "socket 660 root:volagent" {
+		p.t.Errorf("the socket is %q", s)
+	}
+	if to := p.run("readlink", "-f", "/sbin/mount.csi"); to != "/usr/bin/volctl" {
+		p.t.Errorf("mount(8) finds %s", to)
+	}
+	p.run("bash", "-n", "/usr/share/bash-completion/completions/volctl")
+	pages, err := filepath.Glob(filepath.Join(p.root, "usr/share/man/man8/*.8.gz"))
+	if err != nil || len(pages) < 40 {
+		p.t.Errorf("%d pages, %v", len(pages), err)
+	}
+	if _, err := exec.LookPath("man"); err == nil {
+		for _, page := range []string{"volctl-volume-claim", "mount.csi"} {
+			if text := output(p.t, "man", "-l", filepath.Join(p.root, "usr/share/man/man8", page+".8.gz")); !strings.Contains(text, "\nSEE ALSO\n") {
+				p.t.Errorf("the page of %s is\n%s", page, text)
+			}
+		}
+		// This page only refers to another page, which groff alone cannot find.
+		pages = slices.DeleteFunc(pages, func(page string) bool { return filepath.Base(page) == "umount.csi.8.gz" })
+		said, err := exec.Command("sh", append([]string{"-c", `zcat "$@" | groff -man -Kutf8 -Tutf8 -ww -z`, "sh"}, pages...)...).CombinedOutput()
+		if err != nil || len(said) > 0 {
+			p.t.Errorf("the pages are not right: %v\n%s", err, said)
+		}
+	}
+}
+
+// testSandbox checks that systemd restricts the agent but not its plugins. The mounts of a
+// directory, of a disk image and of a FUSE file system must all exist in the host's mount
+// namespace.
+func (p *packageGuest) testSandbox() {
+	env, err := csitest.Config{Base: "/var/lib/fuse", DriverName: "fuse.example.com", AnyVolume: true, Stage: true, Fuse: true}.Environment()
+	p.must(err)
+	p.write("etc/volagent/plugins.d/fuse.yaml", fmt.Sprintf("id: fuse\nexec:\n  command: [/usr/bin/csitest]\n  env:\n    CSITEST_CONFIG: '%s'\n",
+		strings.TrimPrefix(env[0], "CSITEST_CONFIG=")))
+	p.await("its file to be read", func() bool { return p.try("volctl", "plugin", "status", "fuse").Code == 0 })
+	p.plugins = map[string]string{"fuse": p.ready("fuse"), "local": p.ready("local")}
+	for _, args := range [][]string{{"dir"}, {"image", "--size", "32MiB", "--param", "type=image"}} {
+		p.run(append([]string{"volctl", "volume", "create", "--plugin", "local"}, args...)...)
+		path := p.run("volctl", "volume", "claim", args[0], "--alloc", "a", "--owner", "none")
+		p.writers = append(p.writers, p.writes(args[0], path))
+	}
+	p.writers = append(p.writers, p.claim("fuse", "fusevol"))
+	p.register("fuse", "line")
+	p.run("sh", "-c", "echo 'line /srv/line csi _netdev 0 0' >>/etc/fstab && systemctl daemon-reload && systemctl start srv-line.mount")
+	p.writers = append(p.writers, p.writes("line", "/srv/line"))
+	p.mounts = p.volumeMounts()
+	for _, want := range []string{"per-alloc/a/dir ", "per-alloc/a/image ", "per-alloc/a/fusevol ", " /srv/line ", " ext4 /dev/loop", " fuse"} {
+		if !strings.Contains(p.mounts, want) {
+			p.t.Errorf("process 1 sees no %q in\n%s", want, p.mounts)
+		}
+	}
+	if agent, host := p.run("readlink", "/proc/"+p.agentPID()+"/ns/mnt"), p.run("readlink", "/proc/1/ns/mnt"); agent != host {
+		p.t.Errorf("the agent is in mount namespace %s, the host in %s", agent, host)
+	}
+	free := p.restrictions("1")
+	if r := p.restrictions(p.agentPID()); r == free || !strings.Contains(r, "NoNewPrivs:\t1") || !strings.Contains(r, "Seccomp:\t2") {
+		p.t.Errorf("the agent's restrictions are %q", r)
+	}
+	for id, pid := range p.plugins {
+		if r := p.restrictions(pid); r != free {
+			p.t.Errorf("the restrictions of plugin %s are %q, and not %q", id, r, free)
+		}
+	}
+	if out := p.try("journalctl", "-u", "volagent", "-p", "warning", "-o", "cat").Out; strings.Contains(out, "not permitted") || strings.Contains(out, "denied") {
+		p.t.Errorf("the agent was kept from something:\n%s", out)
+	}
+}
+
+func (p *packageGuest) restrictions(pid string) string {
+	p.t.Helper()
+	return p.run("grep", "-E", "^(NoNewPrivs|Seccomp|CapBnd):", "/proc/"+pid+"/status")
+}
+
+// testOutside checks the commands of a container runtime that the agent runs. The commands do not
+// inherit the agent's restrictions, their output reaches the agent, and they end with the agent.
+func (p *packageGuest) testOutside() {
+	p.write("usr/bin/podman", `#!/bin/sh
+grep -E '^(NoNewPrivs|Seccomp|CapBnd):' /proc/self/status >/run/podman-status
+case $1 in
+image) echo sha256:1 ;;
+container) echo "Error: no such container" >&2; exit 125 ;;
+run) [ ! -e /run/hang ] || exec sleep 7778; echo "Error: the words of run" >&2; exit 125 ;;
+esac
+`)
+	p.run("chmod", "755", "/usr/bin/podman")
+	p.write("etc/volagent/plugins.d/boxed.yaml", "id: boxed\ncontainer: {runtime: podman, image: localhost/none}\n")
+	p.await("podman's words", func() bool {
+		r := p.try("volctl", "plugin", "status", "boxed", "-o", "go-template={{.reason}}")
+		return strings.Contains(r.Out, "podman run failed: the words of run")
+	})
+	if r, free := p.run("cat", "/run/podman-status"), p.restrictions("1"); r != free {
+		p.t.Errorf("the restrictions of podman are %q, and not %q", r, free)
+	}
+	p.write("run/hang", "")
+	hung := func() bool { return p.try("sh", "-c", "grep -ls '[7]778' /proc/[0-9]*/cmdline").Out != "" }
+	p.run("volctl", "plugin", "start", "boxed", "--no-wait")
+	p.await("a podman that hangs", hung)
+	p.run("systemctl", "restart", "volagent")
+	p.run("rm", "/run/hang", "/etc/volagent/plugins.d/boxed.yaml")
+	p.await("its end", func() bool { return !hung() })
+	p.await("its plugin's", func() bool { return p.try("volctl", "plugin", "status", "boxed").Code != 0 })
+	if left := p.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "volagent-run-*"); left != "" {
+		p.t.Errorf("services are left: %s", left)
+	}
+	p.run("rm", "/usr/bin/podman")
+}
+
+// testUpgrade checks that an upgrade replaces the agent and leaves plugins, mounts and writers
+// untouched.
+func (p *packageGuest) testUpgrade() {
+	was := p.agentPID()
+	p.run("dpkg", "--unpack", "/root/2.deb") // simulate a power failure after the unpacking
+	if pid := p.agentPID(); pid != was {
+		p.t.Errorf("half of an upgrade made process %s of %s", pid, was)
+	}
+	p.run("dpkg", "--configure", "-a")
+	if v, pid := p.run("volctl", "status", "-o", "go-template={{.version}}"), p.agentPID(); v != "2.0.0" || pid == was {
+		p.t.Errorf("version %q runs as process %s, which was %s", v, pid, was)
+	}
+	for id, was := range p.plugins {
+		if pid := p.ready(id); pid != was {
+			p.t.Errorf("plugin %s was process %s and is %s", id, was, pid)
+		}
+	}
+	p.untouched("an upgrade")
+	// Disable the service, as an administrator may do, and then downgrade.
+	p.run("systemctl", "disable", "--now", "--quiet", "volagent.service")
+	p.run("dpkg", "-i", "/root/1.deb")
+	if r := p.try("systemctl", "is-enabled", "volagent.service"); strings.TrimSpace(r.Out) != "disabled" || p.agentPID() != "0" {
+		p.t.Errorf("an agent that was disabled is %s, process %s", r.Out, p.agentPID())
+	}
+	p.run("systemctl", "enable", "--now", "--quiet", "volagent.service")
+	if v := p.run("volctl", "status", "-o", "go-template={{.version}}"); v != "1.0.0" {
+		p.t.Errorf("after a downgrade version %q runs", v)
+	}
+	p.untouched("a downgrade with no agent")
+	// rpm runs the script of the new package before the scripts of the old package.
+	was = p.agentPID()
+	for _, script := range []string{"postinst 2", "prerm 1", "postrm 1"} {
+		name, count, _ := strings.Cut(script, " ")
+		p.run("sh", "/var/lib/dpkg/info/volagent."+name, count)
+	}
+	if pid := p.agentPID(); pid == was || pid == "0" {
+		p.t.Errorf("after rpm's upgrade the agent is process %s, which was %s", pid, was)
+	}
+	p.untouched("rpm's upgrade")
+}
+
+// testBadConfig checks that an upgrade does not stop the running agent if the new agent could not
+// start.
+func (p *packageGuest) testBadConfig() {
+	good, was := p.run("cat", "/etc/volagent/volagent.yaml"), p.agentPID()
+	p.write("etc/volagent/volagent.yaml", good+"\nno_such_key: 1\n")
+	r := p.try("dpkg", "-i", "/root/2.deb")
+	if r.Code != 0 || !strings.Contains(r.Err, `unknown key "no_such_key"`) || !strings.Contains(r.Err, "systemctl restart volagent") || p.agentPID() != was {
+		p.t.Errorf("exit %d, process %s, which was %s\n%s%s", r.Code, p.agentPID(), was, r.Out, r.Err)
+	}
+	// A removal must find volumes in use even if the configuration is invalid.
+	if r := p.try("dpkg", "-r", "volagent"); r.Code == 0 || !strings.Contains(r.Err, `volume "line" is claimed by "srv-line.mount"`) {
+		p.t.Errorf("removal: exit %d\n%s%s", r.Code, r.Out, r.Err)
+	}
+	p.write("etc/volagent/volagent.yaml", good+"\n")
+	p.untouched("a configuration that is refused")
+}
+
+// testRefused checks that neither dpkg nor rpm removes the package while volumes are in use, even
+// if the agent does not run. All processes continue to run.
+func (p *packageGuest) testRefused() {
+	was := p.agentPID()
+	refused := func(args ...string) {
+		p.t.Helper()
+		r := p.try(args...)
+		for _, words := range []string{`volume "dir" is claimed by "a"`, "volctl volume detach dir a", "volctl volume detach fusevol a", `volume "line" is claimed by "srv-line.mount"`, "volctl node drain", "VOLAGENT_FORCE_REMOVE=1"} {
+			if r.Code == 0 || !strings.Contains(r.Err, words) {
+				p.t.Errorf("%v: exit %d, and does not say %q:\n%s%s", args, r.Code, words, r.Out, r.Err)
+			}
+		}
+		p.untouched(strings.Join(args, " "))
+	}
+	refused("dpkg", "-r", "volagent")
+	refused("dpkg", "-P", "volagent")
+	refused("sh", "/var/lib/dpkg/info/volagent.prerm", "0") // rpm calls the script with this argument
+	if s := p.run("dpkg-query", "-W", "-f", "${Status}", "volagent"); s != "install ok installed" && s != "deinstall ok installed" && s != "purge ok installed" {
+		p.t.Errorf("the package is %q", s)
+	}
+	if p.agentPID() != was {
+		p.t.Error("it is another agent")
+	}
+	p.run("sh", "-c", "systemctl stop volagent.service $(cd /usr/lib/systemd/system && ls | grep '^volagent.*[.]socket$')")
+	refused("dpkg", "-r", "volagent")
+	p.run("systemctl", "start", "volagent")
+	for id, was := range p.plugins {
+		if pid := p.ready(id); pid != was {
+			p.t.Errorf("plugin %s was process %s and is %s", id, was, pid)
+		}
+	}
+}
+
+// testForced checks that a forced removal removes only the agent. After a new installation the
+// agent finds all plugins and mounts unchanged.
+func (p *packageGuest) testForced() {
+	p.run("env", "VOLAGENT_FORCE_REMOVE=1", "dpkg", "-r", "volagent")
+	if pid := p.agentPID(); pid != "" && pid != "0" {
+		p.t.Errorf("an agent runs: %s", pid)
+	}
+	p.untouched("a forced removal")
+	if r := p.try("dpkg", "-P", "volagent"); r.Code == 0 || !strings.Contains(r.Err, "not purged") || !strings.Contains(r.Err, "per-alloc/a/dir") {
+		p.t.Errorf("a purge of what is mounted: exit %d\n%s%s", r.Code, r.Out, r.Err)
+	}
+	p.run("test", "-e", "/var/lib/volagent/state.db")
+	p.untouched("a refused purge")
+	p.run("dpkg", "-i", "/root/2.deb")
+	p.run("systemctl", "is-enabled", "volagent.service")
+	for id, was := range p.plugins {
+		if pid := p.ready(id); pid != was {
+			p.t.Errorf("plugin %s was process %s and is %s", id, was, pid)
+		}
+	}
+	p.untouched("a new installation")
+}
+
+// testRemove checks that a removal without volumes in use stops all processes. After the next
+// installation the agent still knows all volumes.
+func (p *packageGuest) testRemove() {
+	for _, w := range p.writers {
+		p.run("systemctl", "stop", w.unit)
+	}
+	for _, v := range []string{"dir", "image", "fusevol"} {
+		p.run("volctl", "volume", "detach", v, "a")
+	}
+	// A volume that systemd mounted because of /etc/fstab counts as in use.
+	if r := p.try("dpkg", "-r", "volagent"); r.Code == 0 || !strings.Contains(r.Err, `volume "line" is claimed by "srv-line.mount"`) || strings.Contains(r.Err, "fusevol") {
+		p.t.Errorf("removal under a mount of /etc/fstab: exit %d\n%s%s", r.Code, r.Out, r.Err)
+	}
+	p.run("systemctl", "stop", "srv-line.mount")
+	p.run("volctl", "wait", "--volume", "line", "--for", "free", "--timeout", "60s")
+	p.run("dpkg", "-r", "volagent")
+	p.gone()
+	if r := p.try("systemctl", "is-enabled", "volagent.service"); r.Code == 0 {
+		p.t.Errorf("the service is still %s", r.Out)
+	}
+	p.run("dpkg", "-i", "/root/2.deb")
+	p.run("systemctl", "is-enabled", "volagent.service")
+	for id := range p.plugins { // after a new installation the plugins run again
+		p.ready(id)
+	}
+	if v := p.run("volctl", "volume", "list", "-q"); v != "dir\nfusevol\nimage\nline" {
+		p.t.Errorf("the next agent knows of %q", v)
+	}
+}
+
+// gone asserts that no process, mount or unit of the agent and its plugins remains.
+func (p *packageGuest) gone() {
+	p.t.Helper()
+	if r := p.try("pidof", "volagent", "csitest"); r.Out != "" {
+		p.t.Errorf("there are processes left: %s", r.Out)
+	}
+	if r := p.try("grep", "/var/lib/volagent", "/proc/1/mountinfo"); r.Code == 0 {
+		p.t.Errorf("there are mounts left: %s", r.Out)
+	}
+	if r := p.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "volagent*.service", "volagent*.socket"); r != "" {
+		p.t.Errorf("there are units left: %s", r)
+	}
+}
+
+// testPurge checks that a purge removes exactly the agent's own files and keeps the data of
+// volumes.
+func (p *packageGuest) testPurge() {
+	// The plugins must end although no agent runs that could stop them.
+	p.run("sh", "-c", "systemctl stop volagent.service $(cd /usr/lib/systemd/system && ls | grep '^volagent.*[.]socket$')")
+	p.run("dpkg", "-r", "volagent")
+	p.run("mkdir", "-p", "/var/lib/volagent/csi/strange")
+	if r := p.try("touch", "/srv/line/x"); r.Code == 0 {
+		p.t.Error("where a volume was mounted can be written to")
+	}
+	p.run("mount", "-t", "tmpfs", "none", "/var/lib/volagent/csi/strange")
+	r := p.try("dpkg", "-P", "volagent")
+	if r.Code == 0 || !strings.Contains(r.Err, "/var/lib/volagent/csi/strange") {
+		p.t.Errorf("a purge of what is mounted: exit %d\n%s%s", r.Code, r.Out, r.Err)
+	}
+	p.run("test", "-e", "/var/lib/volagent/state.db")
+	p.run("umount", "/var/lib/volagent/csi/strange")
+	data := p.run("sh", "-c", "find /var/lib/volagent/plugins/local -name log")
+	if data == "" {
+		p.t.Error("there is no data to lose")
+	}
+	r = p.try("dpkg", "-P", "volagent")
+	if r.Code != 0 || !strings.Contains(r.Out, "kept, because it may be somebody's data:\n  /var/lib/volagent/plugins/local\n") {
+		p.t.Errorf("purge: exit %d\n%s%s", r.Code, r.Out, r.Err)
+	}
+	for path := range strings.SplitSeq(data, "\n") {
+		p.run("test", "-s", path)
+	}
+	if left := p.run("sh", "-c", "cd /var/lib/volagent && find . -maxdepth 3"); left != ".\n./plugins\n./plugins/local\n./plugins/local/state" {
+		p.t.Errorf("there is left:\n%s", left)
+	}
+	p.run("touch", "/srv/line/x")
+	if r := p.try("ls", "-A", "/etc/volagent", "/run/volagent"); strings.TrimSpace(r.Out) != "/etc/volagent:\nplugins.d" {
+		p.t.Errorf("there is left: %s", r.Out)
+	}
+	p.gone()
+}

@@ -1,0 +1,121 @@
+package harness
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/volagent/volagent/statedb"
+)
+
+// Start starts the agent. It waits until the agent answers and the given plugins are ready.
+func (h *Host) Start(plugins ...string) {
+	h.T.Helper()
+	argv := append(slices.Clone(h.Wrapper), cmp.Or(h.Program, filepath.Join(BinDir, "volagent")))
+	argv = append(argv, h.Args()...)
+	h.Cmd = exec.Command(argv[0], argv[1:]...)
+	h.Cmd.Env, h.Cmd.Stderr = h.Env, h.Log
+	h.Must(h.Cmd.Start())
+	h.Volctl("wait", "--timeout", "60s")
+	for _, p := range plugins {
+		h.Volctl("wait", "--plugin", p, "--timeout", "60s")
+	}
+}
+
+// StartFails starts an agent that must fail to start. It returns the agent's output.
+func (h *Host) StartFails(more ...string) string {
+	h.T.Helper()
+	cmd := exec.Command(filepath.Join(BinDir, "volagent"), append(h.Args(), more...)...)
+	cmd.Env = h.Env
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		h.T.Fatalf("an agent with %v started:\n%s", more, out)
+	}
+	return string(out)
+}
+
+// Signal sends a signal to the agent and waits until the agent ends.
+func (h *Host) Signal(sig syscall.Signal) error {
+	h.T.Helper()
+	h.Must(h.Cmd.Process.Signal(sig))
+	err := h.Cmd.Wait()
+	h.Cmd = nil
+	return err
+}
+
+// Kill kills the agent with SIGKILL.
+func (h *Host) Kill() {
+	h.T.Helper()
+	if err := h.Signal(syscall.SIGKILL); err == nil {
+		h.T.Fatal("the agent outlived SIGKILL")
+	}
+}
+
+// WhileFrozen stops the agent while do runs, so that the agent sees either all effects of do or
+// none. Otherwise the agent could see a part of them when it checks the volume after its last step.
+func WhileFrozen(h *Host, do func()) {
+	h.T.Helper()
+	agent := h.Cmd.Process
+	h.Must(agent.Signal(syscall.SIGSTOP))
+	defer func() { h.Must(agent.Signal(syscall.SIGCONT)) }()
+	h.Await("the agent to stand still", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", agent.Pid))
+		h.Must(err)
+		return strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") T")
+	})
+	do()
+}
+
+// CheckDB asserts that the state database is consistent.
+func (h *Host) CheckDB() {
+	h.T.Helper()
+	path := filepath.Join(h.Dir, "d", "state.db")
+	if err := statedb.Check(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		h.T.Errorf("the state database does not pass its check: %v", err)
+	}
+}
+
+// PluginPID returns the process id of a plugin, or 0 if the plugin has no process.
+func (h *Host) PluginPID(id string) int {
+	h.T.Helper()
+	pid, err := strconv.Atoi(h.Volctl("plugin", "status", id, "-o", "go-template={{.pid}}"))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+// PluginPIDs returns the pids of this host's plugins whose environment contains all given texts.
+func (h *Host) PluginPIDs(more ...string) (pids []int) {
+	h.T.Helper()
+	environs, err := filepath.Glob("/proc/[0-9]*/environ")
+	h.Must(err)
+	for _, path := range environs {
+		raw, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(raw, []byte("CSI_ENDPOINT=unix://"+h.Dir+"/")) ||
+			slices.ContainsFunc(more, func(m string) bool { return !bytes.Contains(raw, []byte(m)) }) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		h.Must(err)
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// StopPlugins kills all plugin processes whose socket is below this host's directory.
+func (h *Host) StopPlugins() {
+	for _, pid := range h.PluginPIDs() {
+		_ = syscall.Kill(pid, syscall.SIGCONT) // the process may have ended
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		h.Await("the plugin's end", func() bool { return ProcessEnded(pid) })
+	}
+}

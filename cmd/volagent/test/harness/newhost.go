@@ -1,0 +1,80 @@
+package harness
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// NewHost creates the directories of a host. At the end of the test it stops running plugins and
+// unmounts all mounts.
+func NewHost(t testing.TB) *Host {
+	t.Helper()
+	h := &Host{T: t}
+	for h.Dir == "" {
+		dir := "/tmp/" + randomWord()
+		if os.Mkdir(dir, 0o755) == nil {
+			h.Dir = dir
+			hostDirsMu.Lock()
+			hostDirs = append(hostDirs, dir)
+			hostDirsMu.Unlock()
+		}
+	}
+	h.Env = append(os.Environ(), "VOLCTL_SOCKET="+h.Socket(), "VOLAGENT_VOLUMES_DIR="+filepath.Join(h.Dir, "volumes.d"), "PATH="+BinDir+":"+os.Getenv("PATH"), "INVOCATION_ID=")
+	for _, d := range []string{"plugins.d", "run"} {
+		h.Must(os.Mkdir(filepath.Join(h.Dir, d), 0o755))
+	}
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), nil, 0o644))
+	log, err := os.Create(filepath.Join(h.Dir, "agent.log"))
+	h.Must(err)
+	h.Log = log
+	t.Cleanup(h.close)
+	return h
+}
+
+// hostDirs contains the directories of all hosts that the tests have created.
+var (
+	hostDirs   []string
+	hostDirsMu sync.Mutex
+)
+
+// randomWord returns a word for the host's directory. The word has no vowels and no digits.
+// Therefore text that a test expects in output, such as an id, never appears in a path by accident.
+func randomWord() string {
+	const consonants = "bcdfghjklmnpqrstvwxz"
+	word := make([]byte, 6)
+	for i := range word {
+		word[i] = consonants[rand.IntN(len(consonants))]
+	}
+	return string(word)
+}
+
+// close stops the agent and the plugins, and removes all mounts and directories of the host. A test
+// must assert the state of its mounts itself, because close removes leftover mounts without failing
+// the test.
+func (h *Host) close() {
+	raw, err := os.ReadFile(h.Log.Name())
+	h.Must(err)
+	for _, bad := range []string{"DATA RACE", "panic: ", "fatal error: "} {
+		if bytes.Contains(raw, []byte(bad)) {
+			h.T.Errorf("the agent's log holds %q", bad)
+		}
+	}
+	if h.T.Failed() {
+		h.T.Logf("the agent's log:\n%s", raw)
+	}
+	if h.Cmd != nil {
+		h.Must(h.Cmd.Process.Kill())
+		_ = h.Cmd.Wait() // the agent was killed
+	}
+	h.CheckDB()
+	h.StopPlugins()
+	UnmountAll(h)
+	detachLoops(h)
+	h.Must(h.Log.Close())
+	h.UnguardAll()
+	h.Must(os.RemoveAll(h.Dir))
+}
