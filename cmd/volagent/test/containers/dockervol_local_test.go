@@ -3,6 +3,7 @@ package containers_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,14 +22,14 @@ func TestRuntimeLocalVolume(t *testing.T) {
 	if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": data}); code != 200 {
 		t.Fatalf("create: %v", answer)
 	}
-	if got := harness.Doctor(s.Host).IDs(); len(got) != 0 {
-		t.Errorf("found before: %q", got)
-	}
+	s.awaitNoFindings("before the local volume is made")
 	s.Kill()
 	s.Must(os.Remove(s.pluginSocket()))
 	s.box.Must(t, "run", "--rm", "--name", a, "--network", "none", "-v", data+":/data", harness.ShellImage, "echo lost > /data/f")
 	s.Start("local")
-	f := harness.Doctor(s.Host).Finding("runtime-local-volume:docker/" + data)
+	local := "runtime-local-volume:docker/" + data
+	s.Await("the doctor finds the local volume", func() bool { return slices.Contains(harness.Doctor(s.Host).IDs(), local) })
+	f := harness.Doctor(s.Host).Finding(local)
 	path := s.box.Must(t, "volume", "inspect", "--format", "{{.Mountpoint}}", data)
 	if raw, err := os.ReadFile(path + "/f"); err != nil || string(raw) != "lost\n" {
 		t.Errorf("the host's disk has %q, %v", raw, err)
@@ -37,9 +38,7 @@ func TestRuntimeLocalVolume(t *testing.T) {
 		t.Errorf("found %+v", f)
 	}
 	s.box.Must(t, "volume", "rm", data)
-	if got := harness.Doctor(s.Host).IDs(); len(got) != 0 {
-		t.Errorf("found afterwards: %q", got)
-	}
+	s.awaitNoFindings("after the local volume is removed")
 	if out, err := s.create(data); err != nil {
 		t.Fatal(out)
 	}
@@ -50,6 +49,20 @@ func TestRuntimeLocalVolume(t *testing.T) {
 	s.box.Must(t, "rm", "-f", a)
 	s.clean()
 	s.box.Must(t, "volume", "rm", data)
+}
+
+// awaitNoFindings waits until the doctor reports no problem. On a busy machine, docker may answer too
+// late for an examination, which the doctor then reports.
+func (s served) awaitNoFindings(when string) {
+	s.T.Helper()
+	var ids []string
+	s.Await("the doctor finds nothing "+when, func() bool {
+		if now := harness.Doctor(s.Host).IDs(); !slices.Equal(now, ids) {
+			ids = now
+			s.T.Logf("%s, the doctor finds %q", when, ids)
+		}
+		return len(ids) == 0
+	})
 }
 
 // TestRuntimeKilledInGet kills the agent during a Get request. Docker repeats the request to the

@@ -197,15 +197,18 @@ func (r *Box) StartDaemon() error {
 		if r.Daemon == nil || ProcessEnded(r.Daemon.Process.Pid) {
 			if r.Daemon != nil {
 				_ = r.Daemon.Wait() // the daemon's log shows the reason
+				r.Daemon = nil
 			}
 			if err := r.forgetContainerd(); err != nil {
 				return err
 			}
-			r.Daemon = exec.Command("dockerd", append(args, r.MoreArgs...)...)
-			r.Daemon.Stdout, r.Daemon.Stderr = log, log
-			if err := r.Daemon.Start(); err != nil {
+			daemon := exec.Command("dockerd", append(args, r.MoreArgs...)...)
+			daemon.Stdout, daemon.Stderr = log, log
+			if err := daemon.Start(); err != nil {
 				return err
 			}
+
+			r.Daemon = daemon
 		}
 		out, err := r.Run("version")
 		if err == nil {
