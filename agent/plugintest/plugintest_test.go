@@ -286,10 +286,10 @@ func noCreate(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	return call.CreateVolumeResult{}, refuse("InvalidArgument")
 }
 
-// TestDocumented checks that docs/PLUGINS.md lists every check in order, with the description from
+// TestDocumented checks that docs/drivers.md lists every check in order, with the description from
 // this package.
 func TestDocumented(t *testing.T) {
-	f, err := os.Open("../../docs/PLUGINS.md")
+	f, err := os.Open("../../docs/drivers.md")
 	if err != nil {
 		t.Fatal(err)
 	}

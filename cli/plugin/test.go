@@ -39,7 +39,7 @@ func newTest(a *command.App) *cobra.Command {
 		Use: "test ID", Short: "Check whether a plugin does everything that the agent needs",
 		Long: `Check a plugin with a scratch volume, and print the result of each check. A result is ok,
 works-around (the plugin deviates, and the agent copes), broken (the agent cannot work safely with
-the plugin), or skipped. docs/PLUGINS.md explains each check. The exit code is 1 if any result is
+the plugin), or skipped. docs/drivers.md explains each check. The exit code is 1 if any result is
 broken.
 
 The test creates the volume and deletes it again. Give --param and --size if the plugin needs

@@ -18,17 +18,17 @@ import (
 
 const tree = "../../../.." // the project's root, relative to this package
 
-// tableRow is one row of a table in docs/CSI.md.
+// tableRow is one row of a table in docs/csi.md.
 type tableRow struct {
 	name, secrets string // only rows of calls have secrets
 	used, bundled bool
 	tests         []string
 }
 
-// csiTables returns the table rows of docs/CSI.md by the heading above each table.
+// csiTables returns the table rows of docs/csi.md by the heading above each table.
 func csiTables(t *testing.T) map[string][]tableRow {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(tree, "docs/CSI.md"))
+	raw, err := os.ReadFile(filepath.Join(tree, "docs/csi.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,14 +92,14 @@ func specServices() map[string]grpc.ServiceDesc {
 }
 
 // specCapabilities contains the capabilities of the CSI specification. Its keys are the headings of
-// the tables in docs/CSI.md.
+// the tables in docs/csi.md.
 var specCapabilities = map[string]map[int32]string{
 	"Of the plugin": csi.PluginCapability_Service_Type_name, "Volume expansion": csi.PluginCapability_VolumeExpansion_Type_name,
 	"Of the controller": csi.ControllerServiceCapability_RPC_Type_name, "Of the group controller": csi.GroupControllerServiceCapability_RPC_Type_name,
 	"Of the node": csi.NodeServiceCapability_RPC_Type_name,
 }
 
-// TestCSITable compares docs/CSI.md with the code. The page must list everything in the
+// TestCSITable compares docs/csi.md with the code. The page must list everything in the
 // specification exactly once. The code outside the CSI client must send exactly the calls that the
 // page marks as sent. The bundled driver must implement exactly the calls that the page assigns to
 // it. All tests that the page names must exist, and each used row must name a test.

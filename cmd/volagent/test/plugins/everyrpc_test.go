@@ -14,7 +14,7 @@ import (
 )
 
 // everyRPC sends the commands for the complete life of a volume through volctl. It runs a step if
-// docs/CSI.md marks one of the step's calls as sent. For the bundled driver, the page must also say
+// docs/csi.md marks one of the step's calls as sent. For the bundled driver, the page must also say
 // that the driver answers the call.
 type everyRPC struct {
 	*harness.Host
@@ -143,17 +143,17 @@ func (e *everyRPC) compare(got, want []string) {
 	got = slices.Compact(got)
 	for _, rpc := range want {
 		if !slices.Contains(got, rpc) {
-			e.T.Errorf("%s was not answered OK, and docs/CSI.md says that it is sent", rpc)
+			e.T.Errorf("%s was not answered OK, and docs/csi.md says that it is sent", rpc)
 		}
 	}
 	for _, rpc := range got {
 		if !slices.Contains(want, rpc) {
-			e.T.Errorf("%s was sent, and docs/CSI.md says that it is not", rpc)
+			e.T.Errorf("%s was sent, and docs/csi.md says that it is not", rpc)
 		}
 	}
 }
 
-// TestEveryRPC checks that the commands send each call that docs/CSI.md marks as sent, and no other
+// TestEveryRPC checks that the commands send each call that docs/csi.md marks as sent, and no other
 // call. The plugin must answer each call with OK, and the calls must not violate CSI.
 func TestEveryRPC(t *testing.T) {
 	t.Parallel()
