@@ -24,10 +24,13 @@ type pkg struct {
 	code, blank, lines int // lines of code without comments, empty lines, and all lines
 }
 
-// testCode reports whether only tests use the package.
+// testCode reports whether only tests use the package: it imports the package testing, or it is the
+// test plugin.
 func (p *pkg) testCode() bool {
-	dir := filepath.ToSlash(p.dir)
-	return dir == "volmgr/csitest" || dir == "cmd/volagent/test/harness"
+	imports := func(f *ast.File) bool {
+		return slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing"` })
+	}
+	return filepath.ToSlash(p.dir) == "volmgr/csitest" || slices.ContainsFunc(p.files, imports)
 }
 
 // readPackages reads all packages below a root directory.
