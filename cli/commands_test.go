@@ -467,6 +467,8 @@ func TestFollow(t *testing.T) {
 	f.sent()
 	r.volctl("events", "-n", "5", "-since", "1h", "-volume", "gone")
 	expectSent(t, f, "GET /v1/volumes/gone", "GET /v1/volumes", "GET /v1/events?n=5&since=2026-03-10T02%3A12%3A11Z&volume=gone")
+	r.volctl("events", "-f", "-type", "staged", "--type=warning")
+	expectSent(t, f, "GET /v1/events?follow=true&type=staged&type=warning")
 	r.volctl("plugin", "logs", "nfs", "-n", "5")
 	expectSent(t, f, "GET /v1/plugins/nfs", "GET /v1/plugins/nfs/logs?lines=5")
 }

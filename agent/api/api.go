@@ -45,7 +45,7 @@
 //	POST   /v1/node/undrain                   Undrained
 //	GET    /v1/state/backup                   the state, as a file; for callers with write permission
 //	POST   /v1/state/restore                  the file of a backup → Restore   ?dry_run=true
-//	GET    /v1/events                         Event, one in each line   ?volume=&since=TIME&n=N&follow=true
+//	GET    /v1/events                         Event, one in each line   ?volume=&type=TYPE…&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health
 package api
 

@@ -131,8 +131,8 @@ func TestRoutes(t *testing.T) {
 		"health": {"{}", func() error { _, err := c.Health(ctx); return err }, seen{"GET", "/v1/health", "", ""}},
 		"events": {"", func() error { return c.Events(ctx, apiclient.EventFilter{}, nil) }, seen{"GET", "/v1/events", "", ""}},
 		"filtered events": {"", func() error {
-			return c.Events(ctx, apiclient.EventFilter{Volume: "v", Since: since, N: 3, Follow: true}, nil)
-		}, seen{"GET", "/v1/events", "follow=true&n=3&since=2026-01-02T02%3A04%3A05Z&volume=v", ""}},
+			return c.Events(ctx, apiclient.EventFilter{Volume: "v", Types: []string{"staged", "warning"}, Since: since, N: 3, Follow: true}, nil)
+		}, seen{"GET", "/v1/events", "follow=true&n=3&since=2026-01-02T02%3A04%3A05Z&type=staged&type=warning&volume=v", ""}},
 		"logs": {"", func() error {
 			s, err := c.PluginLogs(ctx, "p", apiclient.LogOptions{Lines: 2, Follow: true})
 			if err == nil {

@@ -35,6 +35,7 @@ type LogOptions struct {
 // EventFilter restricts a list of events. Empty fields match every event.
 type EventFilter struct {
 	Volume string
+	Types  []string  // events of any of these types
 	Since  time.Time // zero means all events that the agent has stored
 	N      int       // the number of last events; 0 means the agent's default
 	Follow bool
@@ -152,6 +153,9 @@ func (c *Client) Events(ctx context.Context, f EventFilter, each func(api.Event)
 	query := when("follow", f.Follow)
 	if f.Volume != "" {
 		query.Set("volume", f.Volume)
+	}
+	if len(f.Types) > 0 {
+		query["type"] = f.Types
 	}
 	if !f.Since.IsZero() {
 		query.Set("since", f.Since.UTC().Format(time.RFC3339Nano))

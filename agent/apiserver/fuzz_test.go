@@ -38,6 +38,7 @@ func FuzzQuery(f *testing.F) {
 				t.Errorf("%q is %s, %d", query.Get(name), d, n)
 			}
 			in.flag(name)
+			in.eventTypes(name)
 			if in.err != nil && service.APIError(in.err).Code != api.CodeInvalid {
 				t.Errorf("%q: %v", query, in.err)
 			}

@@ -6,9 +6,9 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/service"
 )
 
 func getHealth(s *Server, _ *request) action {
@@ -78,14 +78,15 @@ func writeMetrics(s *Server, r *request) action {
 // listEvents sends the events, one in each line. With follow, it continues until the caller
 // disconnects.
 func listEvents(s *Server, r *request) action {
-	n, since, follow := r.number("n", 0), r.time("since"), r.flag("follow")
+	follow := r.flag("follow")
+	f := service.EventFilter{Volume: r.text("volume"), Types: r.eventTypes("type"), Since: r.time("since"), N: r.number("n", 0)}
 	return func() (any, error) {
 		out := lines{w: r.w}
 		out.begin()
-		seq := s.sendEvents(r, &out, since, n)
+		seq := s.sendEvents(r, &out, f)
 		for follow {
 			flush(r.w)
-			evs, last, more := s.o.Events.After(r.text("volume"), seq)
+			evs, last, more := s.o.Events.After(f, seq)
 			seq = last
 			for _, e := range evs {
 				if out.send(e) != nil {
@@ -107,9 +108,9 @@ func listEvents(s *Server, r *request) action {
 
 // sendEvents sends the stored events, and returns the number of the last event. If it fails, it
 // breaks the connection, because the answer has begun and cannot report an error.
-func (s *Server) sendEvents(r *request, out *lines, since time.Time, n int) (last uint64) {
+func (s *Server) sendEvents(r *request, out *lines, f service.EventFilter) (last uint64) {
 	gone := errors.New("the caller is gone")
-	last, err := s.o.Events.Read(r.Context(), r.text("volume"), since, n, func(e api.Event) error {
+	last, err := s.o.Events.Read(r.Context(), f, func(e api.Event) error {
 		if out.send(e) != nil {
 			return gone
 		}

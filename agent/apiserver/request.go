@@ -9,6 +9,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/service"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // request is one request with its caller. The methods decode parts of the request, and store the
@@ -91,6 +92,18 @@ func (r *request) time(name string) (t time.Time) {
 		}
 	}
 	return t
+}
+
+// eventTypes reads types of events from the query, which may contain several.
+func (r *request) eventTypes(name string) (types []volume.EventType) {
+	for _, raw := range r.URL.Query()[name] {
+		typ := volume.EventType(raw)
+		if err := typ.Check(); err != nil {
+			r.fail(service.APIError(err))
+		}
+		types = append(types, typ)
+	}
+	return types
 }
 
 // secrets reads references to secrets from the query. It returns nil if the query contains none.

@@ -90,7 +90,7 @@ func TestFilter(t *testing.T) {
 	for range 2 { // after both rounds, all events are in files, and only the last event is in memory
 		l := open(t, dir)
 		for i := range 100 {
-			l.Add(volume.Event{Type: "staged", Volume: fmt.Sprint("v", i%2), Message: fmt.Sprint(i)})
+			l.Add(volume.Event{Type: []volume.EventType{"staged", "unstaged", "warning", "detached"}[i%4], Volume: fmt.Sprint("v", i%2), Message: fmt.Sprint(i)})
 		}
 		shut(t, l)
 	}
@@ -106,6 +106,10 @@ func TestFilter(t *testing.T) {
 		{event.Filter{Volume: "v1", N: 52}, 52, "99", "last"},
 		{event.Filter{Volume: "v0", N: 1}, 1, "98", "98"},
 		{event.Filter{Volume: "none"}, 0, "", ""},
+		{event.Filter{Types: []volume.EventType{"warning"}}, 50, "2", "98"},
+		{event.Filter{Types: []volume.EventType{"warning"}, N: 26}, 26, "98", "98"},
+		{event.Filter{Types: []volume.EventType{"warning", "staged"}, N: 3}, 3, "96", "last"},
+		{event.Filter{Types: []volume.EventType{"warning"}, Volume: "v1"}, 0, "", ""},
 		{event.Filter{Since: begun}, 201, "0", "last"},
 		{event.Filter{Since: time.Now().Add(time.Hour)}, 0, "", ""},
 	} {

@@ -240,7 +240,7 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint6
 	recent, first, last := l.inMemory()
 	matches := 0
 	for _, e := range recent {
-		if f.fits(e) {
+		if f.Fits(e) {
 			matches++
 		}
 	}
@@ -258,7 +258,7 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint6
 	}
 
 	for _, e := range recent {
-		if !f.fits(e) {
+		if !f.Fits(e) {
 			continue
 		}
 		if skip--; skip >= 0 {
@@ -357,7 +357,7 @@ func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, eac
 		}
 
 		l, ok := parse(raw)
-		if e := l.event(); ok && e.Seq < below && f.fits(e) {
+		if e := l.event(); ok && e.Seq < below && f.Fits(e) {
 			return each(e)
 		}
 

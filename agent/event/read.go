@@ -4,18 +4,23 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"slices"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Filter selects events. Its zero value selects all events.
 type Filter struct {
 	Since  time.Time
 	Volume string
-	N      int // only the last N events; 0 means all events
+	Types  []volume.EventType // empty means all types
+	N      int                // only the last N events; 0 means all events
 }
 
-func (f Filter) fits(e Event) bool {
-	return (f.Volume == "" || e.Volume == f.Volume) && !e.Time.Before(f.Since)
+// Fits reports whether the filter selects the event. It does not count, so it ignores N.
+func (f Filter) Fits(e Event) bool {
+	return (f.Volume == "" || e.Volume == f.Volume) && (len(f.Types) == 0 || slices.Contains(f.Types, e.Type)) && !e.Time.Before(f.Since)
 }
 
 // maxLine is the maximum length of a line, in bytes. Every event is shorter.

@@ -173,6 +173,20 @@ func eventTypes(t *testing.T) (types []volume.EventType) {
 	return types
 }
 
+// TestTypesAreKnown checks that EventType.Check accepts every type, and no other text.
+func TestTypesAreKnown(t *testing.T) {
+	for _, typ := range eventTypes(t) {
+		if err := typ.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, typ := range []volume.EventType{"", "claim-", "stage", "Staged"} {
+		if typ.Check() == nil {
+			t.Errorf("%q is known", typ)
+		}
+	}
+}
+
 // TestTypesOnThePage checks that the table of event types in docs/troubleshooting.md names every
 // type once, and no other.
 func TestTypesOnThePage(t *testing.T) {

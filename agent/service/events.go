@@ -19,22 +19,27 @@ type EventLog interface {
 	After(seq uint64) ([]event.Event, <-chan struct{})
 }
 
+// EventFilter selects events.
+type EventFilter = event.Filter
+
 // Events answers requests for events.
 type Events struct{ do EventLog }
 
-// Read calls each for the events since a time, of one volume or of all, the oldest first. If n is
-// not 0, it reads only the last n events. It returns the number of the last event.
-func (e Events) Read(ctx context.Context, volumeID string, since time.Time, n int, each func(api.Event) error) (uint64, error) {
-	return e.do.Read(ctx, event.Filter{Volume: volumeID, Since: since, N: n}, func(ev event.Event) error { return each(toEvent(ev)) })
+// Read calls each for the selected events, the oldest first. It returns the number of the last
+// event, selected or not.
+func (e Events) Read(ctx context.Context, f EventFilter, each func(api.Event) error) (uint64, error) {
+	return e.do.Read(ctx, f, func(ev event.Event) error { return each(toEvent(ev)) })
 }
 
-// After returns the events in memory that follow an event number, of one volume or of all. It also
-// returns the number of the last event, and a channel that the next event closes.
-func (e Events) After(volumeID string, seq uint64) (out []api.Event, last uint64, more <-chan struct{}) {
+// After returns the selected events in memory that follow an event number. It ignores the limits of
+// the filter in time and number. It also returns the number of the last event, and a channel that
+// the next event closes.
+func (e Events) After(f EventFilter, seq uint64) (out []api.Event, last uint64, more <-chan struct{}) {
+	f.Since = time.Time{}
 	all, more := e.do.After(seq)
 	for _, v := range all {
 		seq = v.Seq
-		if volumeID == "" || v.Volume == volumeID {
+		if f.Fits(v) {
 			out = append(out, toEvent(v))
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // TestEvents checks that an event keeps all its fields on its way to the API, and that readers see
-// only the events of their volume and those after their number.
+// only the events of their filter and those after their number.
 func TestEvents(t *testing.T) {
 	log := event.Open(event.Options{Dir: t.TempDir(), Told: func(event.Event) {}, Warn: func(msg string, err error) { t.Error(msg, err) }})
 	defer log.Close(context.Background())
@@ -24,7 +24,7 @@ func TestEvents(t *testing.T) {
 
 	events := Events{log}
 	var read []api.Event
-	last, err := events.Read(t.Context(), "pg", time.Time{}, 0, func(e api.Event) error { read = append(read, e); return nil })
+	last, err := events.Read(t.Context(), EventFilter{Volume: "pg"}, func(e api.Event) error { read = append(read, e); return nil })
 	if err != nil || last != 2 || len(read) != 1 {
 		t.Fatalf("%+v, last %d, %v", read, last, err)
 	}
@@ -32,11 +32,14 @@ func TestEvents(t *testing.T) {
 	if diff := cmp.Diff(want, read[0]); diff != "" {
 		t.Error(diff)
 	}
-	after, last, more := events.After("", 1)
+	after, last, more := events.After(EventFilter{Since: time.Now().Add(time.Hour)}, 1)
 	if len(after) != 1 || after[0].Part != "controller" || last != 2 || more == nil {
 		t.Errorf("after the first: %+v, last %d", after, last)
 	}
-	if others, last, _ := events.After("pg", 1); len(others) != 0 || last != 2 {
+	if others, last, _ := events.After(EventFilter{Volume: "pg"}, 1); len(others) != 0 || last != 2 {
 		t.Errorf("after the first, of volume pg: %+v, last %d", others, last)
+	}
+	if failed, last, _ := events.After(EventFilter{Types: []volume.EventType{"step-failed"}}, 0); len(failed) != 1 || failed[0].Seq != 1 || last != 2 {
+		t.Errorf("of type step-failed: %+v, last %d", failed, last)
 	}
 }

@@ -26,6 +26,7 @@ func NewEvents(a *command.App) *cobra.Command {
 		Long: `Show the events of the last seven days, oldest first. A repeated event is shown once, with a
 count. With -o json, each line is one event.`,
 		Example: `  volctl events --since 1h --volume data
+  volctl events --type step-failed --type expand-failed
   volctl events -f -o json`,
 		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,6 +46,7 @@ count. With -o json, each line is one event.`,
 	f.BoolVarP(&o.filter.Follow, "follow", "f", false, "keep printing new events until Ctrl-C")
 	f.DurationVar(&o.since, "since", 0, "show only events of this last period, as in 1h")
 	f.StringVar(&o.filter.Volume, "volume", "", "show only events of volume `ID`")
+	f.StringArrayVar(&o.filter.Types, "type", nil, "show only events of this `TYPE`; may be repeated")
 	f.IntVarP(&o.filter.N, "lines", "n", 0, "show only the last `N` events (default all)")
 	command.CompleteFlag(a, cmd, "volume", command.VolumeIDs)
 

@@ -113,6 +113,32 @@ const (
 	EventHostGoingDown EventType = "host-going-down"
 )
 
+// Check reports a type that no event has.
+func (t EventType) Check() error {
+	switch t {
+	case EventClaimPending, EventClaimMounted, EventClaimUnpublishing, EventClaimNodeDetached,
+		EventClaimControllerDetached, EventClaimDetached,
+		EventClaimRefused, EventClaimWithdrawn, EventOwnerGone,
+		EventAttached, EventDetached, EventStaged, EventUnstaged, EventPublished,
+		EventUnpublished, EventBound, EventUnbound, EventOwned, EventUnmounted, EventExpanded,
+		EventNodeExpanded, EventExpandFailed, EventStepFailed, EventStepInterrupted,
+		EventWarning,
+		EventCreated, EventCreateFailed, EventRegistered, EventUpdated, EventDeleted,
+		EventDeleteFailed, EventDeregistered, EventModified, EventModifyFailed,
+		EventExpandBegun, EventExpandWithdrawn, EventRestored, EventVolumeAdopted,
+		EventHealthChanged,
+		EventSnapshotCreated, EventSnapshotFailed, EventSnapshotDeleted,
+		EventRuntimeCreated, EventRuntimeRemoved,
+		EventPluginStarting, EventPluginReady, EventPluginUnhealthy, EventPluginBackingOff,
+		EventPluginFailed, EventPluginStopped, EventPluginWarning, EventPluginTested,
+		EventPluginTestCleaned,
+		EventAgentStarted, EventAgentStopped, EventNodeDraining, EventNodeUndrained,
+		EventHostGoingDown:
+		return nil
+	}
+	return Errorf(ErrInvalid, "unknown type of event %q", string(t)).WithHint("docs/troubleshooting.md lists the types of events")
+}
+
 // ClaimEvent returns the type of the event for a claim that has reached a state.
 func ClaimEvent(s ClaimState) EventType { return EventType("claim-" + string(s)) }
 
