@@ -38,7 +38,7 @@ const (
 	chaosDeadline = 3 * time.Second // timeout of each call to the plugin "rec"
 	chaosLocal    = 5 * time.Second // timeout of each call to the bundled driver
 	chaosSettles  = 2 * time.Minute // time limit of settleDown, which starts when the run ends
-	chaosForgets  = 8 * time.Minute // extra time in which the agent finds ended containers that it missed
+	chaosForgets  = 8 * time.Minute // extra time to find containers whose end the agent missed
 )
 
 // chaos is one run of the chaos test. The run has one agent, two plugins, a container runtime, many
@@ -130,7 +130,7 @@ func newChaos(t *testing.T) *chaos {
 		cfg.GroupSnapshot, cfg.Lists, cfg.Get = false, true, true
 		cfg.PublishedNodes = *chaosSeed%2 == 0
 		cfg.LoopDevices = true     // the agent must check which processes use a device
-		cfg.Images = privatePrefix // private volumes are images, so that a lazy unmount also leaves a device to check
+		cfg.Images = privatePrefix // private volumes use loop devices
 	})
 	c.Must(os.WriteFile(filepath.Join(c.Dir, "plugins.d", "local.yaml"), fmt.Appendf(nil, "id: local\nbuiltin: local\ntimeouts: {node: %[1]s, controller: %[1]s}\n", chaosLocal), 0o644))
 	t.Cleanup(c.shortLog)

@@ -24,7 +24,7 @@ type chaosClient struct {
 	held    map[*chaosStorage]*opened // the volumes that this client has claimed
 	private *chaosStorage             // a volume that only this client uses
 	made    []*chaosStorage           // volumes that this client created
-	names   int                       // number of volume and container names that this client has used
+	names   int                       // number of names that this client has used
 	holding string                    // name of this client's container, or ""
 	inside  *chaosStorage             // the volume that the container uses
 }
@@ -50,7 +50,7 @@ func (k *chaosClient) run(ctx context.Context) {
 		}
 		k.count.add(fmt.Sprintf("%s: %s", s.kind, outcome(err)))
 		if harness.CodeOf(err) == api.CodeUnreachable {
-			_ = rest(ctx, 300*time.Millisecond) // the agent is down until the keeper has started another one
+			_ = rest(ctx, 300*time.Millisecond) // the keeper is restarting the agent
 		}
 	}
 }

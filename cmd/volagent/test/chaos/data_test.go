@@ -30,7 +30,7 @@ type ledgerEntry struct {
 	slot    int    // index of the writer's region on a raw device
 	acked   uint64 // number of the last acknowledged write, or 0
 	last    uint64 // number of the last write that was started
-	unknown bool   // the last write failed, so the writer's region on a raw device may contain anything
+	unknown bool   // after a failed write, a raw region may contain anything
 }
 
 const (

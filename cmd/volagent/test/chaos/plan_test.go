@@ -27,8 +27,8 @@ const (
 	doDelete   clientKind = "delete"   // delete a volume that the same client created
 	doExpand   clientKind = "expand"   // expand a volume that the same client created
 	doSnapshot clientKind = "snapshot" // create and delete a snapshot
-	doBounce   clientKind = "bounce"   // detach while an unmount or disconnect is slow, and claim again
-	doForce    clientKind = "force"    // deregister --force while a process uses the volume, then register it again
+	doBounce   clientKind = "bounce"   // detach with a slow undo call, and claim again
+	doForce    clientKind = "force"    // deregister a used volume by force, and register it again
 	doLazy     clientKind = "lazy"     // detach --without-plugin
 	doDrain    clientKind = "drain"    // drain and undrain
 	doRun      clientKind = "run"      // run a container that uses a volume
@@ -77,7 +77,7 @@ const (
 	callSlow   trouble = "slow"         // the answer is slow but arrives before the deadline
 	callLate   trouble = "late"         // the answer and the effect come only after the deadline
 	callHangs  trouble = "hung"         // the call never answers and has no effect
-	diesAtCall trouble = "dies at call" // the agent or the plugin dies before or after the effect of a call
+	diesAtCall trouble = "dies at call" // a call kills the agent or the plugin
 )
 
 var troubleWeights = []struct {

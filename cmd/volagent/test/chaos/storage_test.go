@@ -132,7 +132,7 @@ func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = k.Config.Faults().Remove(ids...) }() // if the fault file cannot be written, the next Add fails too
+	defer func() { _ = k.Config.Faults().Remove(ids...) }() // the next Add fails for the same reason
 	k.mustBeAttached(o)
 	wait := time.Duration(dice.IntN(2)) * fraction(dice, 0, 1.5)
 	err = k.detach(ctx, s, k.name, apiclient.DetachOptions{Wait: wait})

@@ -238,7 +238,7 @@ func (c *chaos) fault(ctx context.Context, s step[trouble]) ([]string, error) {
 	ids, err := c.Config.Faults().Add(f)
 	if f.Hang && err == nil {
 		time.AfterFunc(fraction(s.dice, 0.3, 1.7), func() {
-			_ = c.Config.Faults().Remove(ids...) // if the fault file cannot be written, the next Add fails too
+			_ = c.Config.Faults().Remove(ids...) // the next Add fails for the same reason
 		})
 		return nil, ctx.Err()
 	}
