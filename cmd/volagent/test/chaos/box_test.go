@@ -14,7 +14,8 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// startBox starts a docker daemon for this run. The daemon uses the agent as a volume plugin.
+// startBox starts a docker daemon for this run. The daemon uses the agent as a docker volume
+// plugin.
 func (c *chaos) startBox() {
 	c.T.Helper()
 	c.Must(harness.ShowPlugins())
@@ -34,10 +35,10 @@ func (c *chaos) killBox() error {
 	if err := c.box.Daemon.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	_ = c.box.Daemon.Wait() // the daemon was killed
+	_ = c.box.Daemon.Wait() // Wait returns an error because the daemon was killed
 	c.count.add("dockerd kills")
 	for _, pid := range processesOf(c.box.Dir) {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended
+		_ = syscall.Kill(pid, syscall.SIGKILL) // Kill fails if the process has already ended
 	}
 	if err := c.box.StartDaemon(); err != nil {
 		return fmt.Errorf("dockerd does not start again: %w", err)
@@ -47,7 +48,7 @@ func (c *chaos) killBox() error {
 
 // processesOf returns the containerd processes whose arguments contain the directory dir.
 func processesOf(dir string) (pids []int) {
-	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // Glob fails only for an invalid pattern
 	for _, line := range lines {
 		raw, err := os.ReadFile(line)
 		var pid int
@@ -59,20 +60,21 @@ func processesOf(dir string) (pids []int) {
 	return pids
 }
 
-// docker runs a docker command. While killBox restarts dockerd, the command waits.
+// docker runs a docker command. If killBox is restarting dockerd, docker first waits for the end of
+// the restart.
 func (k *chaosClient) docker(args ...string) (string, error) {
 	k.boxMu.RLock()
 	defer k.boxMu.RUnlock()
 	return k.box.Run(args...)
 }
 
-// runContainer starts a container that uses one of the served volumes. If the client already has a
-// container, that container writes again.
+// runContainer starts a container that mounts one of the volumes in k.served and writes to it. If
+// the client already has a container, runContainer only writes from that container.
 func (k *chaosClient) runContainer(_ context.Context, dice *rand.Rand) error {
 	if k.box == nil {
 		return nil
 	}
-	s := k.served[dice.IntN(len(k.served)-1)] // the last volume is not a file system
+	s := k.served[dice.IntN(len(k.served)-1)] // the last volume in served is a raw device
 	if k.holding == "" {
 		k.names++
 		name := fmt.Sprintf("%s-%d.%s", k.name, k.names, k.driver)
@@ -87,8 +89,8 @@ func (k *chaosClient) runContainer(_ context.Context, dice *rand.Rand) error {
 	return k.writeInside(k.holding, k.inside)
 }
 
-// asRefused returns a failure of the container runtime as an API error. After such a failure the
-// container has written nothing.
+// asRefused returns a failure of the container runtime as an API error, because the run accepts
+// every error that has an API code.
 func (k *chaosClient) asRefused(out string) error {
 	return &api.Error{Code: "refused by the runtime", Message: out}
 }

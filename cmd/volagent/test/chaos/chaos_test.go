@@ -35,23 +35,24 @@ var (
 const (
 	chaosClients  = 16
 	chaosShort    = 12 * time.Second
-	chaosDeadline = 3 * time.Second // for each call to the plugin "rec"
-	chaosLocal    = 5 * time.Second // for each call to the bundled driver
-	chaosSettles  = 2 * time.Minute // time limit for settleDown, after all faults are removed
-	chaosForgets  = 8 * time.Minute // additional time for references of containers whose end the agent missed
+	chaosDeadline = 3 * time.Second // timeout of each call to the plugin "rec"
+	chaosLocal    = 5 * time.Second // timeout of each call to the bundled driver
+	chaosSettles  = 2 * time.Minute // time limit of settleDown, which starts when the run ends
+	chaosForgets  = 8 * time.Minute // extra time to find containers whose end the agent missed
 )
 
-// chaos is one run with an agent, two plugins, a container runtime, clients and faults.
+// chaos is one run of the chaos test. The run has one agent, two plugins, a container runtime, many
+// clients, and faults.
 type chaos struct {
 	harness.Recorded
 	api    *apiclient.Client
 	seed   uint64
-	all    bool // the run includes all kinds of steps
+	all    bool // whether the run includes all kinds of requests and faults
 	count  tally
 	shared []*chaosStorage // volumes that all clients share
 	served []*chaosStorage // volumes that all clients and their containers share
 	mu     sync.Mutex
-	others []*chaosStorage // volumes that clients created
+	others []*chaosStorage // volumes that clients created during the run
 	agent  agentKeeper
 	box    *harness.Box // nil in a run without containers
 	boxMu  sync.RWMutex // held for writing while dockerd restarts
@@ -61,7 +62,7 @@ type chaos struct {
 	draining atomic.Int64
 
 	failOnce sync.Once
-	failed   context.CancelFunc // ends the run at the first failure
+	failed   context.CancelFunc // cancels the run at the first failure
 }
 
 // tally counts events by name.
@@ -128,8 +129,8 @@ func newChaos(t *testing.T) *chaos {
 		harness.WithSnapshots(cfg)
 		cfg.GroupSnapshot, cfg.Lists, cfg.Get = false, true, true
 		cfg.PublishedNodes = *chaosSeed%2 == 0
-		cfg.LoopDevices = true     // the agent checks which processes use a device
-		cfg.Images = privatePrefix // the agent also checks the devices of lazily unmounted volumes
+		cfg.LoopDevices = true     // the agent must check which processes use a device
+		cfg.Images = privatePrefix // private volumes use loop devices
 	})
 	c.Must(os.WriteFile(filepath.Join(c.Dir, "plugins.d", "local.yaml"), fmt.Appendf(nil, "id: local\nbuiltin: local\ntimeouts: {node: %[1]s, controller: %[1]s}\n", chaosLocal), 0o644))
 	t.Cleanup(c.shortLog)
@@ -149,8 +150,8 @@ func (c *chaos) wants(kind clientKind) bool {
 	return slices.Contains(clientKinds(c.all, *chaosOnly), kind)
 }
 
-// fail ends the run with a failure. It prints the seed and, if s is not nil, the history of that
-// volume.
+// fail marks the test as failed and ends the run. It prints the seed and, if s is not nil, the
+// history of that volume.
 func (c *chaos) fail(s *chaosStorage, format string, args ...any) {
 	c.failOnce.Do(func() {
 		c.T.Errorf("seed %d: %s", c.seed, fmt.Sprintf(format, args...))
@@ -183,8 +184,8 @@ func (c *chaos) watchRules(ctx context.Context) {
 	}
 }
 
-// checkRules fails the run if the plugin's journal shows a violation of CSI. It returns the offset
-// up to which it has read the journal.
+// checkRules reads the plugin's journal from the given offset and fails the run if the journal
+// shows a violation of CSI. It returns the offset at which it stopped.
 func (c *chaos) checkRules(from int64) int64 {
 	broken, next, err := csitest.ViolationsSince(c.Config.JournalPath(), from)
 	if err != nil {
@@ -207,14 +208,14 @@ func (c *chaos) storage(name string) *chaosStorage {
 	return newStorage(name, "rec", false)
 }
 
-// everything returns all storage volumes of the run.
+// everything returns all volumes of the run.
 func (c *chaos) everything() []*chaosStorage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Concat(c.shared, c.served, c.others)
 }
 
-// keep adds a volume that a client created to the run. forget removes it from the run.
+// keep adds a volume to the volumes that clients created. forget removes a volume from them.
 func (c *chaos) keep(s *chaosStorage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +228,7 @@ func (c *chaos) forget(s *chaosStorage) {
 	c.others = slices.DeleteFunc(c.others, func(o *chaosStorage) bool { return o == s })
 }
 
-// rest waits for the duration d. It reports whether the run continues.
+// rest sleeps for the duration d. It returns false if the run ends during the sleep.
 func rest(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -240,7 +241,7 @@ func rest(ctx context.Context, d time.Duration) bool {
 }
 
 // isAttached reports whether the storage of a volume is really connected to the host. It asks the
-// plugin "rec", not the agent.
+// plugin "rec" instead of the agent.
 func (c *chaos) isAttached(s *chaosStorage) (bool, error) {
 	if s.plugin != "rec" {
 		return true, nil
@@ -248,7 +249,7 @@ func (c *chaos) isAttached(s *chaosStorage) (bool, error) {
 	return csitest.Attached(c.Config, s.name)
 }
 
-// same returns an error unless the open file belongs to the expected volume.
+// same returns an error unless the opened file is on the volume that the client claimed.
 func (c *chaos) same(o *opened) error {
 	if o.s.plugin != "rec" || o.s.raw {
 		return nil
@@ -277,7 +278,7 @@ func (c *chaos) same(o *opened) error {
 	return nil
 }
 
-// RegisterAs registers a storage volume of the plugin "rec" under the given volume id.
+// registerAs registers a storage volume of the plugin "rec" under the given volume id.
 func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) error {
 	spec := harness.MultiWriterSpec(id, s.name)
 	if s.raw {
@@ -289,7 +290,8 @@ func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) erro
 		s.rename(id)
 		return nil
 	}
-	// An earlier registration may have succeeded although its answer was lost.
+	// The storage may already be registered: an earlier request may have succeeded although the
+	// client did not receive the answer.
 	all, listed := c.api.Volumes(ctx)
 	for _, v := range all {
 		if listed == nil && v.Spec.ExternalID == s.name {

@@ -25,8 +25,9 @@ import (
 // encoded returns b as base64 text, which a container's shell can decode.
 func encoded(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
-// settleDown removes all faults and reads back all acknowledged data. Then it detaches all claims,
-// removes all volumes, and asserts that no leftover remains on the host.
+// settleDown removes all faults and compares all acknowledged data with the content of the volumes.
+// Then it detaches all claims, removes all volumes, and asserts that no leftover remains on the
+// host.
 func (c *chaos) settleDown() {
 	c.T.Helper()
 	patience := chaosSettles
@@ -59,12 +60,12 @@ func (c *chaos) settleDown() {
 	c.checkRules(0)
 }
 
-// until calls try repeatedly until it returns no error.
+// until calls the function try repeatedly until try returns no error.
 func (c *chaos) until(ctx context.Context, s *chaosStorage, what string, try func() error) {
 	err := try()
 	for err != nil && rest(ctx, 100*time.Millisecond) && !c.T.Failed() {
 		if now := try(); ctx.Err() == nil {
-			err = now // an error from the end of ctx would hide the reason
+			err = now // keep the last error from before the end of ctx
 		}
 	}
 	if err != nil {
@@ -72,13 +73,13 @@ func (c *chaos) until(ctx context.Context, s *chaosStorage, what string, try fun
 	}
 }
 
-// unmountEverything unmounts the volumes on the clients' own directories. The agent may have
-// mounted a volume there after the client gave up waiting.
+// unmountEverything unmounts all volumes from the clients' own directories. Such a mount remains if
+// the agent mounted the volume after the client had stopped waiting.
 func (c *chaos) unmountEverything() {
 	points, err := filepath.Glob(filepath.Join(c.Dir, "at", "*"))
 	c.Must(err)
 	for _, dir := range points {
-		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) // most of these directories have no mount
+		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) // Unmount fails where no mount is
 	}
 }
 
@@ -118,7 +119,7 @@ func (c *chaos) readBack(ctx context.Context, s *chaosStorage) {
 		}
 		claim, err := c.api.ClaimVolume(ctx, s.now(), "reader", api.ClaimRequest{}, 10*time.Second)
 		if harness.CodeOf(err) == api.CodeNotFound && s.isPrivate() {
-			s.rename("") // a deregister succeeded, but its answer was lost
+			s.rename("") // a deregister has succeeded, but the client did not receive the answer
 		}
 		if err != nil {
 			return err
@@ -158,7 +159,7 @@ func (c *chaos) removeEverything(ctx context.Context) {
 	})
 }
 
-// forgetSnapshots makes the agent forget snapshots that a client started and never saw complete.
+// forgetSnapshots makes the agent forget all snapshots whose creation did not complete.
 func (c *chaos) forgetSnapshots(ctx context.Context) error {
 	all, err := c.api.Snapshots(ctx, apiclient.SnapshotFilter{Pending: true})
 	if err != nil {
@@ -173,8 +174,8 @@ func (c *chaos) forgetSnapshots(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// destroy deletes a volume. If no create succeeded as far as the agent knows, destroy repeats the
-// create first, so that the agent learns the volume's external id.
+// destroy deletes a volume. If the agent does not know the volume's external id, because no create
+// has succeeded yet, destroy first repeats the create.
 func (c *chaos) destroy(ctx context.Context, id string) error {
 	_, err := c.api.DeleteVolume(ctx, id, "")
 	if err == nil || harness.CodeOf(err) == api.CodeNotFound {
@@ -241,8 +242,8 @@ func (c *chaos) attached() (left []string, err error) {
 	return left, nil
 }
 
-// leftBelow returns an error that names the given leftovers. It adds leftover directories, loop
-// devices and immutable directories below the run's directory.
+// leftBelow returns an error that names the given leftovers, and also all leftover directories,
+// loop devices and immutable directories below the run's directory.
 func (c *chaos) leftBelow(left []string) error {
 	names, err := filepath.Glob(filepath.Join(c.Dir, "d", "csi", "*", "*", "*"))
 	if err != nil {

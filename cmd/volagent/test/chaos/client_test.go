@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// chaosClient is a client that sends one request at a time. No other client ends its claims.
+// chaosClient is a client that sends one request at a time. Other clients do not detach its claims.
 type chaosClient struct {
 	*chaos
 	name    string
@@ -24,7 +24,7 @@ type chaosClient struct {
 	held    map[*chaosStorage]*opened // the volumes that this client has claimed
 	private *chaosStorage             // a volume that only this client uses
 	made    []*chaosStorage           // volumes that this client created
-	names   int                       // number of volume names that this client has used
+	names   int                       // number of names that this client has used
 	holding string                    // name of this client's container, or ""
 	inside  *chaosStorage             // the volume that the container uses
 }
@@ -50,7 +50,7 @@ func (k *chaosClient) run(ctx context.Context) {
 		}
 		k.count.add(fmt.Sprintf("%s: %s", s.kind, outcome(err)))
 		if harness.CodeOf(err) == api.CodeUnreachable {
-			_ = rest(ctx, 300*time.Millisecond) // the keeper is starting another agent
+			_ = rest(ctx, 300*time.Millisecond) // the keeper is restarting the agent
 		}
 	}
 }
@@ -62,8 +62,8 @@ func (k *chaosClient) letGo() {
 	}
 }
 
-// outcome returns a name for the kind of an error. The run accepts every error that has an API
-// code.
+// outcome returns a short name for the result of a request. The run accepts every error that has an
+// API code.
 func outcome(err error) string {
 	var e *api.Error
 	switch {
@@ -76,7 +76,7 @@ func outcome(err error) string {
 	}
 }
 
-// take executes one step of the plan.
+// take performs one step of the client's plan.
 func (k *chaosClient) take(ctx context.Context, s step[clientKind]) error {
 	switch s.kind {
 	case doClaim:
@@ -110,15 +110,15 @@ func (k *chaosClient) take(ctx context.Context, s step[clientKind]) error {
 	}
 }
 
-// some picks one of the volumes that this client may claim.
+// some picks a random volume among those that this client may claim.
 func (k *chaosClient) some(dice *rand.Rand) *chaosStorage {
 	all := append(append(append([]*chaosStorage{}, k.shared...), k.served...), k.made...)
 	all = append(all, k.private)
 	return all[dice.IntN(len(all))]
 }
 
-// patient picks the timeout of a request. It is usually some seconds, and for one request in four
-// at most half a second.
+// patient returns a random timeout for a request. Three of four timeouts are several seconds long,
+// and the others are at most half a second.
 func patient(dice *rand.Rand) time.Duration {
 	if dice.IntN(4) == 0 {
 		return time.Duration(1+dice.IntN(500)) * time.Millisecond
@@ -150,7 +150,7 @@ func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, 
 	c, err := k.api.ClaimVolume(ctx, id, alloc, api.ClaimRequest{}, wait)
 	s.log("%s claimed %q for %s: %v", k.name, id, alloc, err)
 	if harness.CodeOf(err) == api.CodeNotFound && s.isPrivate() {
-		s.rename("") // a deregister succeeded, but its answer was lost
+		s.rename("") // a deregister has succeeded, but the client did not receive the answer
 	}
 	if err != nil {
 		return nil, err
@@ -165,15 +165,15 @@ func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, 
 	case err == nil:
 		return o, nil
 	case k.drains.Load() != drains, k.draining.Load() > 0:
-		return nil, err // a drain has already detached the claim
+		return nil, err // a drain may have detached the claim
 	default:
 		k.fail(s, "%s has claimed volume %q, and cannot use it: %v", alloc, id, err)
 		return nil, err
 	}
 }
 
-// use verifies the client's earlier writes and writes again. The storage must still be connected to
-// the host when it has acknowledged the write.
+// use verifies the client's earlier writes to an open volume and writes to the volume again. When
+// the write is acknowledged, the storage must still be connected to the host.
 func (k *chaosClient) use(o *opened) error {
 	if err := o.verify(k.name); err != nil {
 		k.fail(o.s, "%s reads: %v", k.name, err)
@@ -198,7 +198,7 @@ func (k *chaosClient) mustBeAttached(o *opened) {
 // detachSome detaches a volume that this client has claimed.
 func (k *chaosClient) detachSome(ctx context.Context, dice *rand.Rand) error {
 	s := k.some(dice)
-	for one := range k.held { // pick any of the claimed volumes
+	for one := range k.held { // pick an arbitrary claimed volume
 		s = one
 		break
 	}
@@ -251,7 +251,7 @@ func (k *chaosClient) mountSome(dice *rand.Rand) error {
 		}
 		switch {
 		case err == nil:
-			_ = k.use(o) // use itself fails the run
+			_ = k.use(o) // use reports its failures to the run
 			o.close()
 		case k.drains.Load() == drains && k.draining.Load() == 0:
 			k.fail(s, "%s has mounted volume %q at %s, and cannot use it: %v", k.name, s.now(), dir, err)
@@ -266,7 +266,7 @@ func (k *chaosClient) mountSome(dice *rand.Rand) error {
 	return nil
 }
 
-// look sends a random request that reads the state.
+// look sends one random request that only reads the agent's state.
 func (k *chaosClient) look(ctx context.Context, dice *rand.Rand) error {
 	var err error
 	switch dice.IntN(4) {
@@ -282,7 +282,7 @@ func (k *chaosClient) look(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// drain drains the host and undrains it a moment later.
+// drain drains the host and ends the drain a moment later.
 func (k *chaosClient) drain(ctx context.Context) error {
 	k.drains.Add(1)
 	k.draining.Add(1)

@@ -17,25 +17,24 @@ import (
 	"time"
 )
 
-// ledger records all writes to one storage volume. It also records the acknowledgements of the
-// storage.
+// ledger records all writes to one storage volume, and which of these writes were acknowledged.
 type ledger struct {
 	mu      sync.Mutex
 	raw     bool
 	entries map[string]*ledgerEntry // keyed by the writer's name
 }
 
-// ledgerEntry describes the writes of one writer. Each write has a sequence number. This number and
-// the names of the storage and the writer determine the written bytes.
+// ledgerEntry describes all writes of one writer. Each write has a sequence number. The written
+// bytes follow from this number, the name of the storage and the name of the writer.
 type ledgerEntry struct {
-	slot    int    // index of the writer's region on a raw volume
+	slot    int    // index of the writer's region on a raw device
 	acked   uint64 // number of the last acknowledged write, or 0
 	last    uint64 // number of the last write that was started
-	unknown bool   // the last write failed, so the content of a raw region is unknown
+	unknown bool   // after a failed write, a raw region may contain anything
 }
 
 const (
-	rawRegion = 16 << 10 // bytes for each writer on a raw volume
+	rawRegion = 16 << 10 // size of each writer's region on a raw device
 	rawSlots  = 40
 )
 
@@ -77,8 +76,8 @@ func (l *ledger) end(writer string, seq uint64, err error) {
 	}
 }
 
-// holds returns an error unless got is the last acknowledged write of this writer, or a later
-// write.
+// holds returns an error unless the bytes in got are this writer's last acknowledged write or a
+// later write.
 func (l *ledger) holds(storage, writer string, got []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,15 +109,15 @@ func (l *ledger) writers() (all []string) {
 	return all
 }
 
-// opened is a volume whose root directory or device a client has open. The file stays open, as it
-// would in a client's process.
+// opened is a volume that a client uses. Its root directory or its device stays open, as in a real
+// client process.
 type opened struct {
 	s    *chaosStorage
 	path string
 	file *os.File
 }
 
-// openClaimed opens the path at which a claimed volume is available.
+// openClaimed opens the root directory or the device of a claimed volume at the given path.
 func openClaimed(s *chaosStorage, path string) (*opened, error) {
 	flags := os.O_RDONLY | syscall.O_DIRECTORY
 	if s.raw {
@@ -131,14 +130,15 @@ func openClaimed(s *chaosStorage, path string) (*opened, error) {
 	return &opened{s: s, path: path, file: f}, nil
 }
 
-func (o *opened) close() { _ = o.file.Close() } // all writes are already synced
+func (o *opened) close() { _ = o.file.Close() } // every write was synced, so Close loses no data
 
-// at returns a path to a file in the volume. The path goes through the open directory.
+// at returns the path of a file in the volume, relative to the open root directory.
 func (o *opened) at(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/self/fd/%d", o.file.Fd()), name)
 }
 
-// write writes the next pattern of a writer. The storage acknowledges a write by a successful sync.
+// write writes the next pattern of a writer and syncs it. A successful sync counts as the
+// acknowledgement.
 func (o *opened) write(writer string) error {
 	seq, slot := o.s.ledger.begin(writer)
 	var err error
@@ -190,7 +190,7 @@ func (o *opened) read(writer string) ([]byte, error) {
 	if !o.s.raw {
 		b, err := os.ReadFile(o.at(writer))
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, nil // the ledger decides whether the file must exist
+			return nil, nil // the caller compares the missing file with the ledger
 		}
 		return b, err
 	}
@@ -198,16 +198,17 @@ func (o *opened) read(writer string) ([]byte, error) {
 	e := o.s.ledger.entries[writer]
 	o.s.ledger.mu.Unlock()
 	if e == nil {
-		return nil, nil // this writer never wrote
+		return nil, nil // this writer has written nothing to the device
 	}
 	b := make([]byte, rawRegion)
 	_, err := o.file.ReadAt(b, int64(e.slot*rawRegion))
 	return b, err
 }
 
-// chaosStorage is one storage volume. The volume id under which it is registered may change.
+// chaosStorage is one storage volume. During a run, it can be registered under different volume
+// ids.
 type chaosStorage struct {
-	name   string // external id for the plugin "rec", volume id for other plugins
+	name   string // the external id for the plugin "rec", and the volume id for other plugins
 	plugin string
 	raw    bool
 	ledger ledger
@@ -218,7 +219,8 @@ type chaosStorage struct {
 	history []string
 }
 
-// privatePrefix is the prefix of the external ids of private volumes, which only one client uses.
+// privatePrefix is the prefix of the external ids of private volumes. Only one client uses a
+// private volume.
 const privatePrefix = "ext/p-"
 
 func newStorage(name, plugin string, raw bool) *chaosStorage {

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// A chaos plan lists the requests of each client and the faults that happen meanwhile. The same
-// seed always produces the same plan. The scheduler still decides how the steps of different
-// clients interleave. Therefore a seed that found a defect may need several runs to reproduce it.
+// A chaos plan lists the requests of each client and the faults that happen at the same time. The
+// same seed always produces the same plan. However, the clients run concurrently, and the order of
+// their steps differs between runs. Therefore a seed that found a defect may need several runs to
+// reproduce the defect.
 
 // clientKind is a kind of client request.
 type clientKind string
@@ -23,11 +24,11 @@ const (
 	doVerify   clientKind = "verify"   // read back all writes
 	doMount    clientKind = "mount"    // volctl mount, write, volctl umount
 	doCreate   clientKind = "create"   // create a volume that only this client changes
-	doDelete   clientKind = "delete"   // delete a volume that this client created
-	doExpand   clientKind = "expand"   // expand a volume that this client created
-	doSnapshot clientKind = "snapshot" // create a snapshot and delete it
-	doBounce   clientKind = "bounce"   // detach while an undo call is slow, and claim again
-	doForce    clientKind = "force"    // deregister --force while the volume is busy, and register it again
+	doDelete   clientKind = "delete"   // delete a volume that the same client created
+	doExpand   clientKind = "expand"   // expand a volume that the same client created
+	doSnapshot clientKind = "snapshot" // create and delete a snapshot
+	doBounce   clientKind = "bounce"   // detach with a slow undo call, and claim again
+	doForce    clientKind = "force"    // deregister a used volume by force, and register it again
 	doLazy     clientKind = "lazy"     // detach --without-plugin
 	doDrain    clientKind = "drain"    // drain and undrain
 	doRun      clientKind = "run"      // run a container that uses a volume
@@ -35,8 +36,9 @@ const (
 	doLook     clientKind = "look"     // read the node status, the doctor's findings or the volumes
 )
 
-// clientWeights sets the frequency of each kind of request. The short run in `make test` omits rows
-// that are not bounded. The column reason explains why.
+// clientWeights sets the frequency of each kind of request. The field bounded tells whether a
+// request of this kind takes a limited time. The short run in `make test` omits the other kinds,
+// and the field reason explains why.
 var clientWeights = []struct {
 	kind    clientKind
 	weight  int
@@ -60,7 +62,7 @@ var clientWeights = []struct {
 	{doLook, 4, true, ""},
 }
 
-// trouble is a kind of fault that the run causes while clients send requests.
+// trouble is a kind of fault that the run injects while clients send requests.
 type trouble string
 
 // These are the kinds of faults.
@@ -71,11 +73,11 @@ const (
 	killLocal  trouble = "kill local"
 	killDocker trouble = "kill dockerd"
 	callFails  trouble = "error"        // the call fails and has no effect
-	callLies   trouble = "error, done"  // the call fails after its effect
-	callSlow   trouble = "slow"         // the answer arrives before the deadline
-	callLate   trouble = "late"         // the answer and the effect come after the deadline
+	callLies   trouble = "error, done"  // the call takes effect but returns an error
+	callSlow   trouble = "slow"         // the answer is slow but arrives before the deadline
+	callLate   trouble = "late"         // the answer and the effect come only after the deadline
 	callHangs  trouble = "hung"         // the call never answers and has no effect
-	diesAtCall trouble = "dies at call" // the agent or the plugin dies before or after the effect
+	diesAtCall trouble = "dies at call" // a call kills the agent or the plugin
 )
 
 var troubleWeights = []struct {
@@ -97,27 +99,28 @@ var troubleWeights = []struct {
 	{diesAtCall, 5, true, ""},
 }
 
-// step is one step of a plan. Its dice determine all other details of the step.
+// step is one step of a plan. Its random source dice determines all other details of the step.
 type step[K ~string] struct {
 	kind  K
 	dice  *rand.Rand
-	pause time.Duration // wait before this step
+	pause time.Duration // time to wait before this step
 }
 
-// planner produces the steps of one client, or the faults of a run.
+// planner produces either the steps of one client or the faults of a run.
 type planner[K ~string] struct {
 	dice  *rand.Rand
-	kinds []K // contains each kind as often as its weight says
+	kinds []K // each kind occurs in the slice as often as its weight
 	pause time.Duration
 }
 
-// newPlanner returns the planner for stream n of the given seed.
+// newPlanner returns a planner whose random numbers depend only on the seed and the stream number
+// n.
 func newPlanner[K ~string](seed, n uint64, pause time.Duration, kinds []K) *planner[K] {
 	return &planner[K]{dice: rand.New(rand.NewPCG(seed, n)), kinds: kinds, pause: pause}
 }
 
-// next returns the next step. Each step has its own dice, so the random numbers that one step uses
-// do not change the later steps.
+// next returns the next step. Each step has its own random source, so the number of random values
+// that one step uses does not change the later steps.
 func (p *planner[K]) next() step[K] {
 	return step[K]{
 		kind:  p.kinds[p.dice.IntN(len(p.kinds))],
@@ -126,8 +129,9 @@ func (p *planner[K]) next() step[K] {
 	}
 }
 
-// clientKinds returns the kinds of requests from which a planner may choose. These are the kinds of
-// the short run, all kinds, or only the named kinds.
+// clientKinds returns the kinds of requests from which a planner may choose. It returns only the
+// named kinds if only is not empty, all kinds if all is true, and otherwise the kinds of the short
+// run.
 func clientKinds(all bool, only string) (kinds []clientKind) {
 	for _, row := range clientWeights {
 		if chosen(string(row.kind), all || row.bounded, only) {
@@ -139,8 +143,8 @@ func clientKinds(all bool, only string) (kinds []clientKind) {
 	return kinds
 }
 
-// troubleKinds returns the kinds of faults from which a planner may choose. It selects them as
-// clientKinds does.
+// troubleKinds returns the kinds of faults from which a planner may choose. The parameters have the
+// same meaning as those of clientKinds.
 func troubleKinds(all bool, only string) (kinds []trouble) {
 	for _, row := range troubleWeights {
 		if chosen(string(row.kind), all || row.bounded, only) {
@@ -164,8 +168,8 @@ func chosen(kind string, by bool, only string) bool {
 	return false
 }
 
-// TestChaosPlan checks that a plan depends only on its seed and its stream. It also checks that a
-// plan contains every kind.
+// TestChaosPlan checks that a plan depends only on its seed and its stream number, and that a plan
+// contains every kind of step.
 func TestChaosPlan(t *testing.T) {
 	t.Parallel()
 	words := func(seed, stream uint64) string {

@@ -45,7 +45,7 @@ func (c *chaos) prepareVolumes() {
 	}
 }
 
-// create creates a volume for this client. A client keeps at most three such volumes.
+// create creates a volume that belongs to this client. Each client has at most three such volumes.
 func (k *chaosClient) create(ctx context.Context, dice *rand.Rand) error {
 	if len(k.made) >= 3 {
 		return k.remove(ctx, dice)
@@ -62,7 +62,7 @@ func (k *chaosClient) create(ctx context.Context, dice *rand.Rand) error {
 	spec.PluginID = plugin
 	s := newStorage(id, plugin, false)
 	s.rename(id)
-	k.keep(s) // a create with an unknown result may have succeeded
+	k.keep(s) // the volume may exist even if the request fails
 	_, err := k.api.CreateVolumeWithin(ctx, spec, patient(dice))
 	s.log("%s created it: %v", k.name, err)
 	k.made = append(k.made, s)
@@ -90,7 +90,8 @@ func (k *chaosClient) remove(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// change expands a volume that this client created, or takes a snapshot of it.
+// change expands a volume that this client created, or creates and deletes a snapshot of the
+// volume.
 func (k *chaosClient) change(ctx context.Context, t step[clientKind]) error {
 	if len(k.made) == 0 {
 		return nil
@@ -114,8 +115,9 @@ func (k *chaosClient) change(ctx context.Context, t step[clientKind]) error {
 	return err
 }
 
-// bounce detaches the client's private volume while an undo call is slow or late. It claims the
-// volume again before the call ends. Sometimes it kills the agent between the two requests.
+// bounce detaches the client's private volume while an unmount or disconnect call is slow or late.
+// Then it claims the volume again before this call ends. Sometimes bounce kills the agent between
+// the two requests.
 func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	s := k.private
 	o, err := k.claimPrivate(ctx, dice)
@@ -130,7 +132,7 @@ func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = k.Config.Faults().Remove(ids...) }() // the next Add reports the same failure
+	defer func() { _ = k.Config.Faults().Remove(ids...) }() // the next Add fails for the same reason
 	k.mustBeAttached(o)
 	wait := time.Duration(dice.IntN(2)) * fraction(dice, 0, 1.5)
 	err = k.detach(ctx, s, k.name, apiclient.DetachOptions{Wait: wait})
@@ -171,8 +173,8 @@ func (k *chaosClient) claimPrivate(ctx context.Context, dice *rand.Rand) (*opene
 	return o, k.use(o)
 }
 
-// useFor writes to a volume repeatedly for the duration d, because a late effect of an earlier call
-// may disconnect the storage.
+// useFor writes to a volume repeatedly for the duration d. In this way it notices if a late effect
+// of an earlier call disconnects the storage.
 func (k *chaosClient) useFor(ctx context.Context, o *opened, d time.Duration) error {
 	for end := time.Now().Add(d); ; {
 		if err := k.use(o); err != nil {
@@ -184,7 +186,8 @@ func (k *chaosClient) useFor(ctx context.Context, o *opened, d time.Duration) er
 	}
 }
 
-// giveBack detaches the claim of an alloc. It returns the first error of the step.
+// giveBack detaches the claim of an alloc. It returns the error first if that is not nil, and
+// otherwise the error of the detach.
 func (k *chaosClient) giveBack(ctx context.Context, s *chaosStorage, alloc string, first error) error {
 	err := k.api.DetachClaim(ctx, s.now(), alloc, apiclient.DetachOptions{Wait: 5 * time.Second})
 	s.log("%s detached %q from %s: %v", k.name, s.now(), alloc, err)
@@ -202,8 +205,8 @@ func (k *chaosClient) agentDies(ctx context.Context, after time.Duration) {
 	k.agent.kill(syscall.SIGKILL)
 }
 
-// lazy detaches the client's private volume without the plugin. Sometimes a file stays open, and
-// the client continues to write to it.
+// lazy detaches the client's private volume without the plugin. Sometimes it keeps a file open and
+// continues to write to this file after the detach.
 func (k *chaosClient) lazy(ctx context.Context, dice *rand.Rand) error {
 	o, err := k.claimPrivate(ctx, dice)
 	if err != nil {
@@ -223,15 +226,15 @@ func (k *chaosClient) lazy(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// force deregisters the client's private volume by force while a process uses the volume. It then
-// registers the storage again, under the same volume id or a new one.
+// force deregisters the client's private volume with --force while a file on the volume is open.
+// Then it registers the storage again, under the same volume id or a new one.
 func (k *chaosClient) force(ctx context.Context, dice *rand.Rand) error {
 	s := k.private
 	o, err := k.claimPrivate(ctx, dice)
 	if err != nil {
 		return err
 	}
-	delete(k.held, s) // the claim ends, but the file stays open
+	delete(k.held, s) // the claim ends in this step, but its file stays open
 	defer o.close()
 	was := s.now()
 	how := apiclient.DetachOptions{Wait: time.Duration(dice.IntN(800)) * time.Millisecond}
@@ -268,8 +271,8 @@ func (k *chaosClient) force(ctx context.Context, dice *rand.Rand) error {
 	return k.useWhileForced(o, err)
 }
 
-// useWhileForced writes to the file that stayed open. The acknowledged data must still exist
-// afterwards.
+// useWhileForced writes to the file that stayed open during a forced deregister. All acknowledged
+// data must still exist afterwards.
 func (k *chaosClient) useWhileForced(o *opened, first error) error {
 	if err := k.use(o); err != nil {
 		return err

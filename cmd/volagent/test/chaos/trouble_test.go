@@ -21,15 +21,15 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// agentKeeper restarts the agent whenever the agent has ended.
+// agentKeeper runs the agent and restarts it whenever it has ended.
 type agentKeeper struct {
 	c        *chaos
 	mu       sync.Mutex
 	cmd      *exec.Cmd
 	since    time.Time
-	told     bool // the agent received SIGTERM
+	told     bool // the keeper has sent SIGTERM to the agent
 	stopping bool
-	ended    chan struct{} // closed when the last agent has ended
+	ended    chan struct{} // closed when the last agent process has ended
 }
 
 // start starts the first agent and waits until both plugins are ready.
@@ -78,7 +78,7 @@ func (k *agentKeeper) keep() {
 	}
 }
 
-// recovers waits for a restarted agent whose plugin is ready, and counts it.
+// recovers waits until a restarted agent has a ready plugin, and counts the recovery.
 func (k *agentKeeper) recovers() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -90,10 +90,12 @@ func (k *agentKeeper) recovers() {
 	}
 }
 
-// agentLives is the minimum lifetime of an agent. Each agent must live long enough to do some work.
+// agentLives is the minimum age at which kill may kill an agent, so that each agent can do some
+// work.
 const agentLives = 4 * time.Second
 
-// kill kills the agent unless the agent is younger than agentLives. keep then starts another agent.
+// kill sends a signal to the agent if the agent is older than agentLives. When the agent ends, keep
+// starts another one.
 func (k *agentKeeper) kill(with syscall.Signal) {
 	k.mu.Lock()
 	young := time.Since(k.since) < agentLives
@@ -108,7 +110,7 @@ func (k *agentKeeper) signal(sig syscall.Signal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.told = k.told || sig == syscall.SIGTERM
-	_ = k.cmd.Process.Signal(sig) // the process may have ended
+	_ = k.cmd.Process.Signal(sig) // Signal fails if the process has already ended
 }
 
 // stop stops the agent and prevents further restarts.
@@ -120,7 +122,7 @@ func (k *agentKeeper) stop() {
 	<-k.ended
 }
 
-// makeTrouble causes faults until ctx ends.
+// makeTrouble injects faults until ctx ends.
 func (c *chaos) makeTrouble(ctx context.Context) {
 	kinds := troubleKinds(c.all, *chaosTrouble)
 	if len(kinds) == 0 {
@@ -143,7 +145,8 @@ func (c *chaos) makeTrouble(ctx context.Context) {
 	}
 }
 
-// trouble causes one fault. It returns the ids of the faults that take effect at a later call.
+// trouble injects one fault. It returns the ids of the faults that take effect only at a later
+// call.
 func (c *chaos) trouble(ctx context.Context, s step[trouble]) ([]string, error) {
 	switch s.kind {
 	case killAgent:
@@ -172,10 +175,10 @@ func (c *chaos) killPlugin(id string) error {
 	return nil
 }
 
-// startedBelow returns the pids of plugin processes whose socket is below dir. The socket's path
-// must also contain words.
+// startedBelow returns the pids of all plugin processes whose socket is below the directory dir.
+// The socket's path must also contain the string words.
 func startedBelow(dir, words string) (pids []int) {
-	environs, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is valid
+	environs, _ := filepath.Glob("/proc/[0-9]*/environ") // Glob fails only for an invalid pattern
 	for _, path := range environs {
 		raw, err := os.ReadFile(path)
 		if err != nil {
@@ -200,8 +203,8 @@ var (
 	storing = []string{csitest.CreateVolume, csitest.DeleteVolume, csitest.ControllerExpand, csitest.NodeExpand, csitest.CreateSnapshot, csitest.DeleteSnapshot}
 )
 
-// someCall picks one of the given calls. If the flag -chaos.calls is set, it picks one of the calls
-// in that flag.
+// someCall picks a random call from the given list. If the flag -chaos.calls is set, it picks from
+// the calls in that flag instead.
 func someCall(dice *rand.Rand, calls []string) string {
 	if *chaosCalls != "" {
 		calls = strings.Split(*chaosCalls, ",")
@@ -209,7 +212,7 @@ func someCall(dice *rand.Rand, calls []string) string {
 	return calls[dice.IntN(len(calls))]
 }
 
-// fault makes the next call of a random method fail, hang or take longer.
+// fault makes the next call of a random method fail, hang, take longer, or kill a process.
 func (c *chaos) fault(ctx context.Context, s step[trouble]) ([]string, error) {
 	f := csitest.Fault{Method: someCall(s.dice, slices.Concat(undoing, undoing, making, storing))}
 	failure := []codes.Code{codes.Internal, codes.Unavailable, codes.Aborted, codes.Unknown}[s.dice.IntN(4)]
@@ -235,20 +238,20 @@ func (c *chaos) fault(ctx context.Context, s step[trouble]) ([]string, error) {
 	ids, err := c.Config.Faults().Add(f)
 	if f.Hang && err == nil {
 		time.AfterFunc(fraction(s.dice, 0.3, 1.7), func() {
-			_ = c.Config.Faults().Remove(ids...) // the next Add reports the same failure
+			_ = c.Config.Faults().Remove(ids...) // the next Add fails for the same reason
 		})
 		return nil, ctx.Err()
 	}
 	return ids, err
 }
 
-// fraction returns a random duration between two fractions of the deadline.
+// fraction returns a random duration between the two given fractions of chaosDeadline.
 func fraction(dice *rand.Rand, least, most float64) time.Duration {
 	return time.Duration(float64(chaosDeadline) * (least + dice.Float64()*(most-least)))
 }
 
-// late makes a call answer after the deadline, with a late effect. The effect still comes within
-// the time for which the agent must wait.
+// late makes a call answer after its deadline and take effect late. The effect still comes before
+// the agent stops waiting for late effects.
 func late(f *csitest.Fault, dice *rand.Rand) {
 	f.Delay, f.Bounded = fraction(dice, 1.05, 1.85), true
 	f.Outlives = f.Method == csitest.ControllerPublish || f.Method == csitest.ControllerUnpublish

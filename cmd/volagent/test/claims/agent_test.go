@@ -53,8 +53,8 @@ func TestNotify(t *testing.T) {
 	expect("STOPPING=1")
 }
 
-// TestReload checks that SIGHUP applies a new log level and new plugin files. A reload with an
-// invalid configuration changes nothing.
+// TestReload checks that SIGHUP applies a new log level and new plugin files, and that a reload
+// with an invalid configuration changes nothing.
 func TestReload(t *testing.T) {
 	h := harness.NewHost(t)
 	config := filepath.Join(h.Dir, "volagent.yaml")
@@ -66,7 +66,7 @@ func TestReload(t *testing.T) {
 		}
 	}
 	level := func(l string) { h.Must(os.WriteFile(config, []byte("log_level: "+l+"\n"), 0o644)) }
-	h.OmitFlags = []string{"--log-level"} // the configuration file sets the level
+	h.OmitFlags = []string{"--log-level"} // let the configuration file set the level
 	level("info")
 	h.Start("local")
 	h.Volctl("volume", "create", "a", "--plugin", "local")
@@ -172,8 +172,8 @@ func TestOtherNamespace(t *testing.T) {
 	h.ExpectNoMounts()
 }
 
-// TestBothKilled kills the agent and the plugin at the same time. The next agent restarts the
-// plugin and leaves the plugin's mounts untouched.
+// TestBothKilled kills the agent and the plugin at the same time. The next agent must restart the
+// plugin and keep all mounts.
 func TestBothKilled(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -241,7 +241,7 @@ func TestStopWithHungPlugin(t *testing.T) {
 	select {
 	case err := <-ended:
 		h.Must(err)
-	case <-time.After(40 * time.Second): // the agent promises 10 s, but this host may be busy
+	case <-time.After(40 * time.Second): // the agent promises 10 s, but the test host may be busy
 		t.Fatal("the agent did not end within 40 s")
 	}
 	h.Must(h.Config.Faults().Clear())
@@ -249,8 +249,9 @@ func TestStopWithHungPlugin(t *testing.T) {
 	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
 }
 
-// TestReaders checks a user other than root whom the socket's mode admits. The user can read the
-// state but not change it. The user can also read the files of a volume.
+// TestReaders checks the rights of a user other than root who may open the agent's socket. This
+// user can read the agent's state but cannot change it. The user can also read the files of a
+// volume.
 func TestReaders(t *testing.T) {
 	h := harness.NewHost(t)
 	h.Start("local")
@@ -264,7 +265,7 @@ func TestReaders(t *testing.T) {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Env = h.Env
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, _ := cmd.CombinedOutput() // the exit code tells whether the command failed
+		out, _ := cmd.CombinedOutput() // the exit code shows whether the command failed
 		return string(out), cmd.ProcessState.ExitCode()
 	}
 	volctl := filepath.Join(harness.BinDir, "volctl")

@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// loseDB kills the agent and starts another agent without the state database.
+// loseDB kills the agent, deletes the state database, and starts the agent again.
 func (h *apart) loseDB() {
 	h.T.Helper()
 	h.Kill()
@@ -24,8 +24,7 @@ func (h *apart) loseDB() {
 	h.Start()
 }
 
-// free waits until the agent no longer uses a volume. It asserts that no mount, claim or note
-// remains.
+// free waits until the volume is free, and then asserts that no mount, claim or note remains.
 func (h *apart) free(id string) {
 	h.T.Helper()
 	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
@@ -34,8 +33,9 @@ func (h *apart) free(id string) {
 	}
 }
 
-// TestAdoptedWayOut checks that the agent adopts a claim without its owner. The end of the owner
-// then has no effect. The operator can detach the adopted claim without the plugin.
+// TestAdoptedWayOut checks a claim that the agent adopts from its note after the loss of the state
+// database. The adopted claim has no owner, so it does not end with the owner of the lost claim.
+// The operator can detach the adopted claim without the plugin.
 func TestAdoptedWayOut(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -69,9 +69,9 @@ func TestAdoptedWayOut(t *testing.T) {
 	h.free("data")
 }
 
-// TestOwnerEndsWithoutPlugin ends the owner of a claim while the plugin is down. The agent's own
-// detach waits for the plugin, but an operator can detach without the plugin. Then the agent grants
-// the volume to the claim request that was waiting.
+// TestOwnerEndsWithoutPlugin ends the owner of a claim while the plugin is down. The reaper's
+// detach waits for the plugin, but an operator can detach the claim without the plugin. After the
+// detach, another alloc that was waiting gets the volume.
 func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -87,7 +87,7 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	})
 	waits := h.StartVolctl("volume", "claim", "data", "--alloc", "b", "--timeout", "70s")
 	h.ExpectExit(4, "stays detaching, and the agent retries", "volume", "detach", "data", "a", "--without-plugin")
-	// Stop the agent in order, in the middle of the detach.
+	// A normal stop interrupts the detach.
 	h.Must(h.Signal(syscall.SIGTERM))
 	h.Start()
 	h.ExpectExit(4, "the agent retries", "volume", "detach", "data", "a", "--without-plugin")
@@ -101,8 +101,8 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	h.free("data")
 }
 
-// TestForgetThenLose deregisters a volume by force and then removes the state database. The agent
-// must not adopt claims of this volume from notes.
+// TestForgetThenLose deregisters a volume by force and then deletes the state database. The agent
+// must not adopt claims of this volume from the notes.
 func TestForgetThenLose(t *testing.T) {
 	t.Parallel()
 	for _, forget := range []string{"", "--forget"} {
@@ -144,7 +144,7 @@ func TestForgetThenLose(t *testing.T) {
 	}
 }
 
-// TestManyOwned checks that the agent detaches all claims of an owner when this owner ends.
+// TestManyOwned checks that the agent detaches all claims of an owner when the owner ends.
 func TestManyOwned(t *testing.T) {
 	const n = 100
 	h := harness.StartRecorded(t, "10s", nil)
@@ -170,8 +170,8 @@ func TestManyOwned(t *testing.T) {
 	}
 }
 
-// TestLazyThenKilled kills the agent after a lazy unmount and before the agent records this
-// unmount. The next agent must not conclude from the missing mount that no process uses the volume.
+// TestLazyThenKilled kills the agent after a lazy unmount, before the agent has recorded the
+// unmount. The next agent finds no mount, but must not conclude that no process uses the volume.
 func TestLazyThenKilled(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "1s", func(c *csitest.Config) { c.Attach = true })
@@ -192,9 +192,9 @@ func TestLazyThenKilled(t *testing.T) {
 	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }
 
-// TestInspectInDoubt checks that `inspect` explains a mount that a call with an unknown result
-// made. The explanation comes from the volume's record or from the pending calls of a forced
-// deregister.
+// TestInspectInDoubt checks that `inspect` explains a mount if the result of the call that made the
+// mount is unknown. The explanation comes from the volume's record, or, after a forced deregister,
+// from the pending calls.
 func TestInspectInDoubt(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", nil)
@@ -222,9 +222,9 @@ func TestInspectInDoubt(t *testing.T) {
 	h.Await("the debt to be paid", func() bool { return h.Mounts() == "" })
 }
 
-// TestOwnerEndsOnFullDisk ends an owner while the state disk is full. The agent retries the detach
-// until it can store it, and logs the failure only once. Until then the volume does not change,
-// even by requests with force or without the plugin.
+// TestOwnerEndsOnFullDisk ends the owner of two claims while the disk of the state database is
+// full. The agent retries the detach until it can store the result, and logs the failure only once.
+// Until then no request changes the volumes, not even a forced one.
 func TestOwnerEndsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -263,9 +263,9 @@ func TestOwnerEndsOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestShutdown stops the agent with SIGTERM and simulates a reboot. The agent mounts the claimed
-// volume again at once, although it had given up an undo call. No leftover of the volume that was
-// deregistered by force remains.
+// TestShutdown stops the agent with SIGTERM and simulates a reboot. One volume is claimed although
+// NodeUnpublishVolume never succeeded for its previous claim, and the agent must mount this volume
+// again. Another volume was deregistered by force, and the agent must report no leftover of it.
 func TestShutdown(t *testing.T) {
 	boot := harness.FakeBoots(t)
 	h := newApart(t, "2m", nil)

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// drainHost drains the host with a deadline. It returns the answer, which lists the volumes and
-// mounts that prevent the drain.
+// drainHost drains the host with a deadline and returns the agent's answer. The answer lists the
+// volumes and mounts that prevent the end of the drain.
 func drainHost(h *harness.Host, code int, deadline string) (d api.Drain) {
 	h.T.Helper()
 	r := h.ExpectExit(code, "", "node", "drain", "--deadline", deadline, "-o", "json")
@@ -28,9 +28,9 @@ func drainHost(h *harness.Host, code int, deadline string) (d api.Drain) {
 	return d
 }
 
-// TestDrain checks that a drain refuses new claims and detaches claims without a living owner. The
-// drain reports the remaining claims and ends when they have ended. After a kill, the restarted
-// agent continues the drain.
+// TestDrain checks that a drain refuses new claims and detaches all claims without a living owner.
+// The drain reports the remaining claims and is complete when they have ended. After a kill, the
+// restarted agent continues the drain.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -74,7 +74,7 @@ func TestDrain(t *testing.T) {
 	check("after a crash")
 	h.Must(h.Signal(syscall.SIGTERM))
 	h.Start("rec")
-	h.Register("new", "single-node-writer") // a drain still allows registrations
+	h.Register("new", "single-node-writer") // a drain does not prevent registrations
 	r := h.ExpectExit(5, "1 claim held by a live owner", "node", "drain", "--deadline", "100ms")
 	if !strings.Contains(r.Err, "to be stopped by you:") || !strings.Contains(r.Out, fmt.Sprintf("→ kill %d", s.PID())) {
 		t.Errorf("a person is told:\n%s%s", r.Out, r.Err)
@@ -99,9 +99,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainPluginDown checks that a drain lists the volumes that wait for their plugin, each with
-// the command that works without the plugin. While calls are pending, the host is not safe to power
-// off.
+// TestDrainPluginDown checks that a drain lists the volumes that wait for their plugin. For each
+// volume it names the command that works without the plugin. The drain does not report the host as
+// safe to power off while calls are pending.
 func TestDrainPluginDown(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -132,7 +132,7 @@ func TestDrainPluginDown(t *testing.T) {
 }
 
 // TestDrainKilled kills the agent during a drain. The restarted agent must continue the drain, and
-// the waiting command must continue too.
+// the command that waits for the drain must continue to wait.
 func TestDrainKilled(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "2s", nil)
@@ -149,7 +149,7 @@ func TestDrainKilled(t *testing.T) {
 	h.Must(h.Config.Faults().Clear())
 	h.Start("rec")
 	r := <-done
-	if r.Code == 7 { // the agent was killed before its first answer
+	if r.Code == 7 { // the agent was killed before it first answered the command
 		r = h.Try("node", "drain", "--deadline", "90s")
 	}
 	if r.Code != 0 || r.Out != "safe to power off\n" {
@@ -158,8 +158,8 @@ func TestDrainKilled(t *testing.T) {
 	h.ExpectNoMounts()
 }
 
-// TestDrainHeld checks that a drain names the process that keeps a mount busy. While an unexplained
-// mount exists, the host is not safe to power off.
+// TestDrainHeld checks that a drain names the process that keeps a mount busy. The drain also does
+// not report the host as safe to power off while a mount exists that no record explains.
 func TestDrainHeld(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -185,8 +185,8 @@ func TestDrainHeld(t *testing.T) {
 	}
 }
 
-// TestDrainEnded checks a command that waits for a drain while another command undrains the host.
-// The waiting command must report this.
+// TestDrainEnded undrains the host while another command waits for the drain. The waiting command
+// must report that the drain was ended.
 func TestDrainEnded(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -195,10 +195,10 @@ func TestDrainEnded(t *testing.T) {
 	h.Volctl("volume", "claim", "data", "--owner", s.Owner())
 	done := h.StartVolctl("node", "drain")
 	h.Await("the drain has begun", func() bool { return strings.Contains(h.Volctl("events"), "node-draining") })
-	time.Sleep(100 * time.Millisecond) // in most cases the drain is waiting by then
+	time.Sleep(100 * time.Millisecond) // the command usually waits for the drain by then
 	h.Volctl("node", "undrain")
-	// If undrain came before the wait, the waiting command drains the host again, which is correct
-	// too.
+	// If the first undrain came before the drain command waited, that command drains the host
+	// again. This is correct too, so the test repeats the undrain.
 	h.Await("the end of the drain", func() bool {
 		select {
 		case r := <-done:

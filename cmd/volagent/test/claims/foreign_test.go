@@ -12,9 +12,10 @@ import (
 )
 
 // TestDetachUnderForeignMount mounts another file system over a target or a staging path, and
-// detaches the volume with or without the plugin. The plugin would unmount the top mount, which is
-// the foreign one, so the agent must not call the plugin. The content of the foreign mount must
-// survive. Once the foreign mount is gone, the agent completes the detach without another request.
+// detaches the volume with or without the plugin. The plugin would unmount the topmost mount, which
+// is the foreign mount. Therefore the agent must not call the plugin, and the content of the
+// foreign mount must survive. When the foreign mount is gone, the agent completes the detach
+// without another request.
 func TestDetachUnderForeignMount(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"target", "staging"} {
@@ -61,7 +62,7 @@ func TestDetachUnderForeignMount(t *testing.T) {
 
 // TestForeignMountBeforePendingCall detaches a volume without its plugin. Before the plugin is
 // back, the test mounts another file system on the former target or staging path. The agent must
-// not make the pending calls until that mount is gone.
+// not make the pending calls until the other file system is unmounted.
 func TestForeignMountBeforePendingCall(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"target", "staging"} {
@@ -95,8 +96,8 @@ func TestForeignMountBeforePendingCall(t *testing.T) {
 	}
 }
 
-// TestDetachOfDoubleMount detaches a volume that the plugin mounted twice on the target. The agent
-// unmounts both mounts, because both belong to the plugin.
+// TestDetachOfDoubleMount detaches a volume that the plugin has mounted twice on the same target.
+// The agent must unmount both mounts, because the plugin made both.
 func TestDetachOfDoubleMount(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)

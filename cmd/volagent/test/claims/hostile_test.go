@@ -13,8 +13,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestIDGivenAway checks a call that is still in progress for a volume after a forced deregister.
-// The result of this call must not affect a new volume with the same volume id.
+// TestIDGivenAway deregisters a volume by force while a call for the volume is in progress, and
+// registers other storage with the same volume id. The result of the call must not affect the new
+// volume.
 func TestIDGivenAway(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "4s", nil)
@@ -30,7 +31,7 @@ func TestIDGivenAway(t *testing.T) {
 		t.Errorf("a claim on a path that is not free: exit %d, %s", r.Code, r.Err)
 	}
 	h.Must(h.Config.Faults().Clear())
-	// The agent makes the pending calls once the storage is registered again.
+	// The agent makes the pending calls when the storage is registered again.
 	h.RegisterAs("old", "ext/A")
 	h.Volctl("wait", "--volume", "old", "--for", "free", "--timeout", "60s")
 	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
@@ -42,7 +43,7 @@ func TestIDGivenAway(t *testing.T) {
 }
 
 // TestOneDirectory makes two claims with the same own directory at the same time. The agent must
-// refuse one of them, and the directory must contain no leftover.
+// refuse one of the claims, and no leftover may remain in the directory.
 func TestOneDirectory(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("one", "single-node-writer")
@@ -68,8 +69,8 @@ func TestOneDirectory(t *testing.T) {
 	}
 }
 
-// TestMountPoints checks which own directories the agent refuses, such as directories behind a
-// symbolic link and the agent's own directories.
+// TestMountPoints checks that the agent refuses unsuitable own directories, such as directories
+// behind a symbolic link and the agent's own directories.
 func TestMountPoints(t *testing.T) {
 	h := harness.NewHost(t)
 	h.Start("local")
@@ -96,7 +97,7 @@ func TestMountPoints(t *testing.T) {
 	}
 }
 
-// TestSocketFile checks that the agent does not replace a regular file by its socket.
+// TestSocketFile checks that the agent does not replace a regular file at its socket's path.
 func TestSocketFile(t *testing.T) {
 	h := harness.NewHost(t)
 	h.Must(os.WriteFile(h.Socket(), []byte("mine"), 0o600))
@@ -108,8 +109,8 @@ func TestSocketFile(t *testing.T) {
 	}
 }
 
-// TestSecretGone removes a secret before a detach. The detach works if its calls do not contain the
-// secret. Otherwise it waits until the secret is back.
+// TestSecretGone removes the file of a secret before a detach. The agent unmounts the volume, but
+// the calls that need the secret wait until the file is back.
 func TestSecretGone(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -126,11 +127,11 @@ func TestSecretGone(t *testing.T) {
 	}
 	h.ExpectNoMounts()
 	h.Must(os.Rename(secret+".away", secret))
-	h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s") // the detach completes without another command
+	h.Volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s") // no other command is needed
 }
 
 // TestTwoWait checks two requests that wait for the same claim. When the first request times out,
-// the claim of the second request remains.
+// the claim must remain for the second request.
 func TestTwoWait(t *testing.T) {
 	h := harness.StartRecorded(t, "30s", nil)
 	h.Register("data", "single-node-writer")
@@ -147,8 +148,7 @@ func TestTwoWait(t *testing.T) {
 	}
 }
 
-// TestInterrupted checks that the agent withdraws a claim if the client that waits for it
-// disconnects.
+// TestInterrupted checks that the agent withdraws a pending claim when its client disconnects.
 func TestInterrupted(t *testing.T) {
 	h := harness.StartRecorded(t, "30s", nil)
 	h.Register("data", "single-node-writer")

@@ -15,8 +15,8 @@ import (
 )
 
 // TestOwnerEnds checks that a claim ends with its owner process. The agent unmounts the volume
-// within 5 s of the owner's end, with one CSI call of each kind. A second claim of the same process
-// ends as well.
+// within 5 s after the owner's end, with one CSI call of each kind. When a process owns two claims,
+// both claims end.
 func TestOwnerEnds(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -58,8 +58,8 @@ func TestOwnerEnds(t *testing.T) {
 	}
 }
 
-// TestOwnerEndsUnseen checks an owner that ends while no agent runs. The agent notices the end at
-// its start and does not mount the volume again.
+// TestOwnerEndsUnseen checks an owner that ends while no agent runs. The next agent must notice the
+// missing owner, and must not mount the volume again.
 func TestOwnerEndsUnseen(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -80,14 +80,14 @@ func TestOwnerEndsUnseen(t *testing.T) {
 	}
 	mark = h.Mark()
 	alive.Kill()
-	h.AwaitFree("kept") // the agent watches the owner again after the restart
+	h.AwaitFree("kept") // the restarted agent also watches the owner that still lived
 	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
-// TestHolderLivesOrDies checks claims for a volume that another alloc has already claimed. If the
-// holder is alive, the agent refuses the claim at once, and the error names the holder. If the
-// holder is dead, the claim waits until the holder's claim is detached. The same alloc with another
-// owner must behave in the same way.
+// TestHolderLivesOrDies claims a volume that another alloc, the holder, has already claimed. If the
+// holder's owner is alive, the agent refuses the new claim at once, and the error names the holder.
+// If the owner is dead, the new claim waits until the holder's claim is detached. A new claim by
+// the same alloc with another owner behaves in the same way.
 func TestHolderLivesOrDies(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -123,7 +123,7 @@ func TestHolderLivesOrDies(t *testing.T) {
 		csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
 }
 
-// TestDetachOwned checks that only --force detaches a claim whose owner is alive.
+// TestDetachOwned checks that a detach of a claim with a living owner needs --force.
 func TestDetachOwned(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -144,8 +144,8 @@ func TestDetachOwned(t *testing.T) {
 	}
 }
 
-// TestDropAfterOwner checks that a forced deregister removes the claim of an ended owner, even if
-// the detach of this claim is stuck.
+// TestDropAfterOwner ends the owner of a claim while NodeUnpublishVolume hangs. A forced deregister
+// must remove the claim nevertheless.
 func TestDropAfterOwner(t *testing.T) {
 	h := harness.StartRecorded(t, "2s", nil)
 	h.Register("data", "single-node-writer")
@@ -162,8 +162,8 @@ func TestDropAfterOwner(t *testing.T) {
 	h.Must(h.Config.Faults().Clear())
 }
 
-// TestDetachAndReaperAtOnce detaches a claim by a command while the reaper detaches it. The agent
-// must make each CSI call only once.
+// TestDetachAndReaperAtOnce runs a detach command while the reaper detaches the same claim. The
+// agent must make each CSI call only once.
 func TestDetachAndReaperAtOnce(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-multi-writer")
@@ -173,7 +173,7 @@ func TestDetachAndReaperAtOnce(t *testing.T) {
 		h.Volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.Owner())
 		mark := h.Mark()
 		done := h.StartVolctl("volume", "detach", "data", "web", "--force", "--ignore-not-found")
-		time.Sleep(time.Duration(i) * 2 * time.Millisecond) // vary the order of command and reaper
+		time.Sleep(time.Duration(i) * 2 * time.Millisecond) // vary the order of both detaches
 		s.Kill()
 		if r := <-done; r.Code != 0 {
 			t.Fatalf("detach: exit %d, %s", r.Code, r.Err)
@@ -185,9 +185,9 @@ func TestDetachAndReaperAtOnce(t *testing.T) {
 	}
 }
 
-// TestNewBoot checks the agent's first start in a new boot, when no volume is mounted. The agent
-// detaches the claims of processes, because these processes have ended, even if other processes
-// have the same pids. The agent mounts the volumes of all other claims again.
+// TestNewBoot checks the agent's first start after a reboot, when no volume is mounted. The agent
+// detaches the claims whose owner is a process of the previous boot, even if a new process has the
+// same pid. The agent mounts the volumes of all other claims again.
 func TestNewBoot(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("mine", "single-node-writer")
@@ -226,7 +226,7 @@ func TestNewBoot(t *testing.T) {
 	if err := s.Cmd.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Fatal("the process that has the pid now is gone: ", err)
 	}
-	// A new claim in this boot ends with its process.
+	// A claim made after the reboot ends with its owner.
 	h.Volctl("volume", "claim", "mine", "--alloc", "web", "--owner", s.Owner())
 	s.Kill()
 	h.AwaitFree("mine")

@@ -20,13 +20,14 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// crowd is a host with many clients of one agent. Its plugin checks the rules of CSI.
+// crowd is a host on which many clients use one agent. The plugin checks that the agent follows
+// CSI.
 type crowd struct {
 	harness.Recorded
 	*apiclient.Client
 }
 
-// aWhile is the time limit for each expected event, long enough for a busy host.
+// aWhile is the time limit for each expected event. It is long enough for a busy host.
 const aWhile = time.Minute
 
 func newCrowd(t *testing.T, deadline string) crowd {
@@ -37,7 +38,7 @@ func newCrowd(t *testing.T, deadline string) crowd {
 	return c
 }
 
-// together runs n calls of do concurrently and returns their results.
+// together runs n calls of the function do concurrently and returns their results.
 func together(n int, do func(i int) error) []error {
 	var wg sync.WaitGroup
 	errs, begin := make([]error, n), make(chan struct{})
@@ -60,8 +61,8 @@ func (c crowd) detach(id, alloc string) error {
 	return c.DetachClaim(context.Background(), id, alloc, apiclient.DetachOptions{Wait: aWhile})
 }
 
-// only asserts that each call succeeded or failed with one of the given codes. It returns the
-// number of successful calls.
+// only asserts that each error is nil or has one of the given codes. It returns the number of nil
+// errors.
 func (c crowd) only(errs []error, others ...api.Code) (good int) {
 	c.T.Helper()
 	for i, err := range errs {
@@ -75,7 +76,7 @@ func (c crowd) only(errs []error, others ...api.Code) (good int) {
 	return good
 }
 
-// left asserts that the given volumes become free and that no claim or mount remains.
+// left waits until the given volumes are free, and asserts that no claim or mount remains.
 func (c crowd) left(ids ...string) {
 	c.T.Helper()
 	for _, id := range ids {
@@ -87,7 +88,7 @@ func (c crowd) left(ids ...string) {
 	c.ExpectNoMounts()
 }
 
-// count asserts the number of calls of each method since a mark.
+// count asserts how often the agent has called each method since a mark.
 func (c crowd) count(since int64, want map[string]int) {
 	c.T.Helper()
 	calls := c.Calls(since)
@@ -98,8 +99,8 @@ func (c crowd) count(since int64, want map[string]int) {
 	}
 }
 
-// TestOneWinner makes 50 parallel claims for a volume that allows one writer per node. One claim
-// must succeed, and the errors of the other claims must name the successful alloc.
+// TestOneWinner makes 50 parallel claims for a volume that allows only one writer. One claim must
+// succeed, and the errors of all other claims must name the successful alloc.
 func TestOneWinner(t *testing.T) {
 	c := newCrowd(t, "30s")
 	for _, mode := range []string{"single-node-writer", "single-node-single-writer"} {
@@ -124,8 +125,9 @@ func TestOneWinner(t *testing.T) {
 	}
 }
 
-// loop claims and detaches a volume several times. If alone is set, no other caller uses the alloc,
-// and loop also writes to the mount. Otherwise another caller could detach the claim at any time.
+// loop claims and detaches a volume several times. If alone is true, no other caller uses the
+// alloc, so loop also writes to the mount. If alone is false, another caller may detach the claim
+// at any time.
 func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
 	for range rounds {
 		claim, err := c.claim(id, alloc, api.ClaimRequest{})
@@ -142,7 +144,7 @@ func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
 	return nil
 }
 
-// written returns the number of files that clients wrote to a volume. It reads them from the
+// written returns the number of files that clients wrote to a volume. It counts the files in the
 // plugin's storage.
 func (c crowd) written(id string) int {
 	c.T.Helper()
@@ -162,8 +164,8 @@ func (c crowd) written(id string) int {
 	return 0
 }
 
-// TestLoops runs 100 concurrent loops of claim and detach on one volume, some with the same alloc.
-// The agent must never publish the unstaged volume, unstage the published volume, or make two calls
+// TestLoops runs 100 concurrent loops of claim and detach on one volume. Some loops share an alloc.
+// The agent must never publish an unstaged volume, unstage a published volume, or make two calls
 // for the volume at the same time.
 func TestLoops(t *testing.T) {
 	c := newCrowd(t, "30s")
@@ -178,11 +180,11 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestManyVolumes runs two loops on each of 32 volumes concurrently. Some CSI calls fail, with or
-// without their effect.
+// TestManyVolumes runs two loops of claim and detach on each of 32 volumes concurrently. Some CSI
+// calls fail, before or after their effect.
 func TestManyVolumes(t *testing.T) {
 	const volumes, each = 32, 2
-	c := newCrowd(t, "3s") // the agent also waits this long for late effects
+	c := newCrowd(t, "3s") // the agent waits as long for late effects
 	var ids []string
 	for i := range volumes {
 		id := fmt.Sprint("v", i)
@@ -204,8 +206,8 @@ func TestManyVolumes(t *testing.T) {
 	}
 }
 
-// TestDetachedTwice checks that two simultaneous detaches of one claim cause each CSI call only
-// once.
+// TestDetachedTwice checks that the agent makes each CSI call only once if two requests detach the
+// same claim at the same time.
 func TestDetachedTwice(t *testing.T) {
 	const rounds = 10
 	c := newCrowd(t, "30s")
@@ -216,7 +218,7 @@ func TestDetachedTwice(t *testing.T) {
 	for range rounds {
 		_, err := c.claim("data", "a", api.ClaimRequest{})
 		c.Must(err)
-		// The second detach finds no claim if the first detach is already complete.
+		// The second request may find no claim, because the first detach may already be complete.
 		if c.only(together(2, func(int) error { return c.detach("data", "a") }), api.CodeNotFound) == 0 {
 			t.Fatal("nobody detached it")
 		}
@@ -228,8 +230,9 @@ func TestDetachedTwice(t *testing.T) {
 	c.left("data")
 }
 
-// TestClaimedManyTimes makes simultaneous claims with the same volume and alloc. Requests with the
-// same terms share one claim and get the same answer. The agent refuses requests with other terms.
+// TestClaimedManyTimes sends many simultaneous claim requests for the same volume and alloc.
+// Requests with the same terms share one claim and get the same answer. The agent refuses the
+// requests with other terms.
 func TestClaimedManyTimes(t *testing.T) {
 	c := newCrowd(t, "30s")
 	c.Register("data", "single-node-multi-writer")
@@ -253,9 +256,9 @@ func TestClaimedManyTimes(t *testing.T) {
 	c.left("data")
 }
 
-// TestWithdrawnTogether checks many claims that wait for one NodeStageVolume. Some requests time
-// out, and some clients disconnect. The agent withdraws the claims of these clients and keeps all
-// other claims.
+// TestWithdrawnTogether checks many claims that wait for the same NodeStageVolume call. Some
+// requests time out, and some clients disconnect. The agent must withdraw only the claims of these
+// requests and clients.
 func TestWithdrawnTogether(t *testing.T) {
 	const each = 10
 	c := newCrowd(t, "30s")
@@ -293,8 +296,8 @@ func TestWithdrawnTogether(t *testing.T) {
 	c.left("data")
 }
 
-// TestFinalErrorForAll checks an error that no retry can fix. The agent withdraws all waiting
-// claims, and each client gets the error.
+// TestFinalErrorForAll checks many claims that wait for a call that fails permanently. The agent
+// withdraws all of these claims, and each client gets the plugin's error.
 func TestFinalErrorForAll(t *testing.T) {
 	c := newCrowd(t, "30s")
 	c.Register("data", "single-node-multi-writer")

@@ -14,9 +14,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestPending checks the list of pending changes in the node status and in inspect. A pending
-// change was requested, but the agent has not seen it complete. A completed change disappears from
-// the list.
+// TestPending checks that the node status and `inspect` list the pending changes. A pending change
+// is a requested change that the agent has not yet seen complete. A completed change disappears
+// from the list.
 func TestPending(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "20s", harness.WithExpansion(func(c *csitest.Config) {
@@ -38,7 +38,7 @@ func TestPending(t *testing.T) {
 			var got struct{ Pending []api.PendingChange }
 			h.Must(json.Unmarshal([]byte(text), &got))
 			for i := range got.Pending {
-				got.Pending[i].Since = time.Time{} // the time differs in each run
+				got.Pending[i].Since = time.Time{} // ignore the time, which differs between runs
 			}
 			if !slices.Equal(got.Pending, want) {
 				t.Errorf("%s has\n%+v, want\n%+v", whose, got.Pending, want)

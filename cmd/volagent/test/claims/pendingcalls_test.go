@@ -15,12 +15,12 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// attaching configures a plugin that reports on which nodes its volumes are published.
+// attaching configures a plugin that reports the nodes on which each volume is published.
 func attaching(c *csitest.Config) {
 	c.Attach, c.Lists, c.PublishedNodes = true, true, true
 }
 
-// publishedOn returns the nodes on which a volume is published according to the plugin.
+// publishedOn returns the nodes on which the plugin reports a volume as published.
 func publishedOn(h harness.Recorded, external string) []string {
 	h.T.Helper()
 	var list []struct {
@@ -36,9 +36,9 @@ func publishedOn(h harness.Recorded, external string) []string {
 	return nil
 }
 
-// TestForcedThenRegisteredAgain checks a forced deregister that leaves a mount in use. The test
-// registers and claims the same storage again, kills the agent, and detaches the new claim. The
-// agent must make no call for the new volume before the old mount is gone.
+// TestForcedThenRegisteredAgain deregisters a volume by force while a process uses its mount. The
+// test then registers and claims the same storage again, kills the agent, and detaches the new
+// claim. The agent must make no call for the new volume before the old mount is gone.
 func TestForcedThenRegisteredAgain(t *testing.T) {
 	t.Parallel()
 	for name, lazy := range map[string]bool{"mounted": false, "unmounted lazily": true} {
@@ -75,7 +75,7 @@ func TestForcedThenRegisteredAgain(t *testing.T) {
 			}
 			user.Kill()
 			if lazy {
-				return // the agent cannot prove that a lazily unmounted volume is unused
+				return // no check can prove that a lazily unmounted volume is unused
 			}
 			h.Await("what was left to be undone", func() bool { return !strings.Contains(h.Volctl("node", "status"), "by force") })
 			calls := h.Calls(mark).Methods()
@@ -89,8 +89,8 @@ func TestForcedThenRegisteredAgain(t *testing.T) {
 }
 
 // TestPublishDuringUnstage kills the agent during a slow NodeUnstageVolume while another claim
-// waits. This call will still remove the staging mount, so the next agent must not publish the
-// volume from that mount.
+// waits. The slow call will still remove the staging mount. Therefore the next agent must not
+// publish the volume from this mount.
 func TestPublishDuringUnstage(t *testing.T) {
 	t.Parallel()
 	const slow = 3 * time.Second
@@ -116,7 +116,7 @@ func TestPublishDuringUnstage(t *testing.T) {
 }
 
 // TestLateDetach checks a ControllerUnpublishVolume that exceeds its deadline and takes effect
-// later. The agent mounts the next claim only when this late effect is no longer possible, even if
+// later. The agent must not mount the next claim while the late effect is still possible, even if
 // the agent or the plugin restarts.
 func TestLateDetach(t *testing.T) {
 	t.Parallel()
@@ -124,7 +124,8 @@ func TestLateDetach(t *testing.T) {
 	claim := func(t *testing.T, h *apart, since time.Time, least time.Duration) {
 		t.Helper()
 		path := h.Volctl("volume", "claim", "data", "--alloc", "two")
-		if d := time.Since(since) + 200*time.Millisecond; d < least { // the test notices the call shortly after the call has started
+		// since is slightly later than the start of the call.
+		if d := time.Since(since) + 200*time.Millisecond; d < least {
 			t.Errorf("mounted %s after a detach of unknown outcome began, before %s", d, least)
 		}
 		if nodes := publishedOn(h.Recorded, "ext/data"); !slices.Equal(nodes, []string{"test-host"}) || !strings.Contains(h.Mounts(), path) {
@@ -176,8 +177,8 @@ func TestLateDetach(t *testing.T) {
 	})
 }
 
-// TestLateAttach checks a ControllerPublishVolume that exceeds its deadline and takes effect after
-// its claim was detached. The claim may end only when the storage is certainly disconnected.
+// TestLateAttach checks a ControllerPublishVolume that exceeds its deadline and takes effect only
+// after its claim was detached. The claim may end only when the storage is certainly disconnected.
 func TestLateAttach(t *testing.T) {
 	t.Parallel()
 	const late = 3 * time.Second
@@ -214,13 +215,13 @@ func TestLateAttach(t *testing.T) {
 }
 
 // TestCreateAfterCrash kills the agent during a CreateVolume. The next agent may repeat the call
-// only when the first call can no longer be in progress, or when the plugin was restarted. The
-// creation of other volumes need not wait.
+// only if the first call cannot be in progress any more, or if the plugin was restarted. Requests
+// for other volumes do not wait.
 func TestCreateAfterCrash(t *testing.T) {
 	t.Parallel()
 	for name, restarted := range map[string]bool{"one deadline": false, "until the plugin is started again": true} {
 		t.Run(name, func(t *testing.T) {
-			deadline := 12 * time.Second // longer than a restart of the agent takes on a busy machine
+			deadline := 12 * time.Second // longer than a restart of the agent on a busy machine
 			if restarted {
 				deadline = time.Minute
 			}
@@ -234,7 +235,7 @@ func TestCreateAfterCrash(t *testing.T) {
 			h.Await("the call", func() bool { return h.Calls(mark).Count(csitest.CreateVolume) == 1 })
 			began := time.Now()
 			h.Kill()
-			_ = cut.Wait() // the agent is gone, so the command fails
+			_ = cut.Wait() // the command fails because the agent was killed
 			h.Start("rec")
 
 			h.Volctl("volume", "delete", "settled", "-y")

@@ -12,9 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestPendingCallFails checks a pending call that never succeeds although the plugin is ready.
-// Every screen must show the last attempt, the command that discards the call, and the consequence
-// of that command.
+// TestPendingCallFails checks a pending call that always fails although the plugin is ready. All
+// status commands must show the last attempt, the command that discards the call, and the
+// consequence of this command.
 func TestPendingCallFails(t *testing.T) {
 	t.Parallel()
 	const try, giveUp, means = "NodeUnstageVolume: failed in the plugin: no such backend", "volctl volume deregister data --force --forget", "the plugin then never receives these calls"
@@ -40,8 +40,8 @@ func TestPendingCallFails(t *testing.T) {
 	says("the volume's status", "volume", "status", "data")
 	says("the doctor", "doctor")
 
-	// The same storage under another volume id must wait for the pending calls of the forced
-	// deregister.
+	// The test registers the same storage under another volume id. The new volume must wait for the
+	// pending calls of the forced deregister.
 	h.Volctl("volume", "deregister", "data", "--force", "-y")
 	file := filepath.Join(h.Dir, "again.yaml")
 	h.Must(os.WriteFile(file, []byte("id: again\nplugin_id: rec\nexternal_id: ext/data\n"), 0o644))

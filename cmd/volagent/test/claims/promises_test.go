@@ -17,7 +17,7 @@ import (
 )
 
 // The tests in this file check that the agent keeps its promises in situations in which other
-// software is known to damage data or to disturb its users.
+// software is known to damage data or to disturb the users of a volume.
 
 // TestDeadMount kills the FUSE daemon of a volume with two claims. The agent unmounts all mounts of
 // the volume, and then mounts them again at the paths of both claims.
@@ -44,9 +44,10 @@ func TestDeadMount(t *testing.T) {
 	h.ExpectClean("data")
 }
 
-// TestForeignMount replaces the agent's mount by another file system. The agent recognizes the
-// other device, and neither uses nor changes this mount, even after a restart and a new claim. The
-// status reports the mount. Once the mount is gone, the agent mounts the claim's volume again.
+// TestForeignMount replaces a mount of the agent by another file system. The agent recognizes the
+// other device, and neither uses nor changes the foreign mount, even after a restart and a new
+// claim. The status reports the foreign mount. When it is gone, the agent mounts the claimed volume
+// again.
 func TestForeignMount(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"target", "staging"} {
@@ -88,10 +89,10 @@ func TestForeignMount(t *testing.T) {
 	}
 }
 
-// TestHungStorage checks a mount that does not answer. The agent reports the mount and does not
+// TestHungStorage checks a mount that does not respond. The agent reports the mount and does not
 // touch it. Every status command takes less than a second. Clients can claim and detach other
-// volumes, and the agent can stop and start. If the mount answers again, the agent changes nothing.
-// If the mount dies, the agent mounts the volume again.
+// volumes, and the agent can stop and start. If the mount responds again, the agent changes
+// nothing. If the mount dies, the agent mounts the volume again.
 func TestHungStorage(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -105,7 +106,7 @@ func TestHungStorage(t *testing.T) {
 		t.Helper()
 		from := time.Now()
 		out := h.Volctl(args...)
-		// The agent promises 1 s. The longer limit allows for a machine under load.
+		// The agent promises 1 s. The limit is longer because the machine may be under load.
 		if took := time.Since(from); took > 4*time.Second {
 			t.Errorf("volctl %v took %s", args, took)
 		}
@@ -139,9 +140,9 @@ func TestHungStorage(t *testing.T) {
 	h.ExpectClean("data")
 }
 
-// TestHungPublish checks a publish that returns OK but whose mount never answers. The claim fails
-// in time and prints no path. Other volumes are not affected. When the mount dies, the agent
-// unmounts it.
+// TestHungPublish checks a NodePublishVolume that returns OK although its mount never responds. The
+// claim command fails in time and prints no path. Other volumes are not affected. When the mount
+// dies, the agent unmounts it.
 func TestHungPublish(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "2s", nil)
@@ -154,14 +155,14 @@ func TestHungPublish(t *testing.T) {
 	}
 	h.Volctl("volume", "claim", "other", "--alloc", "a")
 	h.Volctl("volume", "detach", "other")
-	h.Must(h.Config.Faults().Clear()) // now the mount dies
+	h.Must(h.Config.Faults().Clear()) // without the fault, the mount is dead
 	h.ExpectClean("data")
 	h.UseTwice()
 }
 
 // TestPluginDown starts an agent whose plugin does not become ready. The claims stay mounted, and
-// the status shows that the plugin is unavailable. The agent unmounts nothing, mounts nothing
-// again, and does not disturb processes that use the volume.
+// the status shows that the plugin is unavailable. The agent neither unmounts nor mounts any
+// volume, and does not disturb processes that use the volume.
 func TestPluginDown(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -191,8 +192,8 @@ func TestPluginDown(t *testing.T) {
 	h.ExpectCalls(mark)
 }
 
-// TestHolderIsNamed checks that the error of a refused claim names the holder of the volume, the
-// age of the holder's claim, and the command that frees the volume. This command must work.
+// TestHolderIsNamed checks the error of a refused claim. The error names the alloc that holds the
+// volume, the age of its claim, and the command that frees the volume. This command must work.
 func TestHolderIsNamed(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -213,9 +214,9 @@ func TestHolderIsNamed(t *testing.T) {
 	h.ExpectClean("data")
 }
 
-// TestPlanted checks that a detach does not remove foreign files and mounts in the agent's
-// directories. The foreign files lie under a target and a staging path, and a foreign mount lies
-// beside them.
+// TestPlanted checks that a detach does not remove foreign files and mounts from the agent's
+// directories. The foreign files are under a target and a staging path, and a foreign mount is
+// beside these paths.
 func TestPlanted(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -223,7 +224,7 @@ func TestPlanted(t *testing.T) {
 	target := h.Volctl("volume", "claim", "data", "--alloc", "a")
 	staging := h.StagingPath("data")
 	h.Must(os.WriteFile(filepath.Join(target, "file"), []byte("kept"), 0o644))
-	// Unmount the volume for a moment, and write files to the directories under the mounts.
+	// Unmount the volume briefly and write files to the directories below its mounts.
 	planted := map[string]string{
 		filepath.Join(target, "under"): "under the target", filepath.Join(staging, "under"): "under the staging path",
 		filepath.Join(filepath.Dir(target), "beside"): "beside the target", filepath.Join(h.Dir, "d/csi/rec/staging/beside/file"): "another's mount",
@@ -257,9 +258,9 @@ func TestPlanted(t *testing.T) {
 	h.ExpectNoMounts()
 }
 
-// TestFailureIsExplained checks that the status of a failure shows the step, the call, the code,
-// and the plugin's message. The status also shows the number of tries, the time of the next try,
-// and a fix.
+// TestFailureIsExplained checks how the status explains a failure. The status shows the step, the
+// call, its error code, the plugin's message, the number of tries, the time of the next try, and a
+// fix.
 func TestFailureIsExplained(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "2s", nil)

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestRestart kills the agent several times while there are three claims and processes write to the
-// volumes. The next agent finds the plugin, the claims and the mounts, and sends no call.
+// TestRestart kills the agent several times while three claims exist and processes write to the
+// volumes. The next agent finds the plugin, the claims and the mounts, and makes no CSI call.
 func TestRestart(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("shared", "single-node-multi-writer")
@@ -31,7 +31,7 @@ func TestRestart(t *testing.T) {
 	claims, mounts, pid, mark := h.Volctl("claim", "list", "-o", "json"), h.Mounts(), h.PluginPID("rec"), h.Mark()
 	for round := range 5 {
 		if round == 4 {
-			h.Must(h.Signal(syscall.SIGTERM)) // a normal exit leaves the same state as a kill
+			h.Must(h.Signal(syscall.SIGTERM)) // an exit must change nothing either
 		} else {
 			h.Kill()
 		}
@@ -52,13 +52,14 @@ func TestRestart(t *testing.T) {
 		was = harness.FileSize(two)
 		h.Await("the writer to go on", func() bool { return harness.FileSize(two) > was })
 	}
-	// The agent still knows all claims of a staged volume.
+	// The agent still knows that a second claim uses the staged volume, so it does not unstage the
+	// volume.
 	h.Volctl("volume", "detach", "shared", "b")
 	h.ExpectCalls(mark, csitest.NodeUnpublish)
 }
 
-// TestOrder checks that the agent makes every call in the life of two claims exactly once and in
-// the right order.
+// TestOrder makes and detaches two claims, and checks that the agent makes each call exactly once
+// and in the right order.
 func TestOrder(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-multi-writer")
@@ -78,8 +79,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestFaults claims a volume while the plugin misbehaves once. The claim must still succeed, and
-// the agent must make exactly the listed calls.
+// TestFaults claims a volume while one call of the plugin misbehaves. The claim must still succeed,
+// and the agent must make exactly the listed calls.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const (
@@ -127,8 +128,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFinalError checks a claim that can never succeed. The claim fails with the plugin's message.
-// The agent withdraws the claim and undoes its calls.
+// TestFinalError checks a claim that can never succeed. The claim command fails with the plugin's
+// message. The agent withdraws the claim and undoes the calls that it had made for the claim.
 func TestFinalError(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -143,8 +144,8 @@ func TestFinalError(t *testing.T) {
 	h.ExpectNoMounts()
 }
 
-// TestReadOnly checks that a read-only claim is not writable even if the plugin ignores the
-// read-only flag.
+// TestReadOnly checks that a process cannot write through a read-only claim, even if the plugin
+// ignores the read-only flag.
 func TestReadOnly(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -155,9 +156,9 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestStillMounted checks an unpublish that returns OK but leaves the mount. The agent must not
-// treat this as a success. The error names the process that uses the mount, and the claim remains
-// until that process ends.
+// TestStillMounted checks a NodeUnpublishVolume that returns OK but leaves the volume mounted. The
+// agent must not treat the call as a success. The error names the process that uses the mount, and
+// the claim remains until the process ends.
 func TestStillMounted(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -179,8 +180,8 @@ func TestStillMounted(t *testing.T) {
 	h.ExpectNoMounts()
 }
 
-// TestLateMount checks a stage that exceeds its deadline and mounts the volume after the agent has
-// sent the unstage. The agent must send the unstage again.
+// TestLateMount checks a NodeStageVolume that exceeds its deadline and mounts the volume only after
+// the agent has called NodeUnstageVolume. The agent must call NodeUnstageVolume again.
 func TestLateMount(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "6s", nil)
@@ -198,8 +199,8 @@ func TestLateMount(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// The first unstage removed the directory. The test creates it again, as many plugins do before
-	// a late mount.
+	// The first NodeUnstageVolume removed the staging directory. The test creates the directory
+	// again, as many plugins do before a late mount.
 	h.Await("the staging path to go", func() bool { return os.Mkdir(filepath.Join(h.Dir, "d/csi/rec/staging/data"), 0o711) == nil })
 	if _, err := csitest.AwaitCalls(ctx, h.Config.JournalPath(), func(cs csitest.Calls) bool {
 		return cs.Since(mark).Count(csitest.NodeUnstage) == 2 && cs.Since(mark).Count(csitest.ControllerUnpublish) == 1
@@ -210,8 +211,8 @@ func TestLateMount(t *testing.T) {
 	h.ExpectNoMounts()
 }
 
-// TestKilledInACall kills the agent before or after the effect of each call of a claim and of its
-// detach. The next agent must complete the claim or the detach.
+// TestKilledInACall kills the agent before or after the effect of each CSI call of a claim and of
+// its detach. The next agent must complete the claim or the detach.
 func TestKilledInACall(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{
@@ -225,7 +226,8 @@ func TestKilledInACall(t *testing.T) {
 				h.AddFaults(csitest.Fault{Method: method, KillCaller: moment})
 				release := strings.Contains(method, "Un")
 				if !release {
-					h.Try("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent may die before it answers
+					// The command may fail because the agent is killed.
+					h.Try("volume", "claim", "data", "--alloc", "a", "--no-wait")
 				} else {
 					h.Volctl("volume", "claim", "data", "--alloc", "a")
 					h.Try("volume", "detach", "data", "a", "--no-wait")

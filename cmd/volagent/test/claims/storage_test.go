@@ -14,7 +14,7 @@ import (
 )
 
 // TestRegisterBesideDebt registers storage again, under the same or another volume id, while a
-// pending call of a forced deregister is in progress. The plugin's own check asserts that it never
+// pending call of a forced deregister is in progress. The plugin itself asserts that it never
 // receives two calls for this storage at the same time.
 func TestRegisterBesideDebt(t *testing.T) {
 	t.Parallel()
@@ -37,9 +37,9 @@ func TestRegisterBesideDebt(t *testing.T) {
 	}
 }
 
-// TestRegisterBesideHungDebt checks a plugin that hangs in a pending call. This call must not block
-// a registration of the same storage. It must not block the detach of a claim that waits for the
-// pending calls either.
+// TestRegisterBesideHungDebt checks a pending call that hangs in the plugin. The call must not
+// block another registration of the same storage. If a claim of the new volume waits for the
+// pending call, a detach of this claim must not wait too.
 func TestRegisterBesideHungDebt(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "2m", nil)
@@ -65,7 +65,7 @@ func TestRegisterBesideHungDebt(t *testing.T) {
 	h.Await("the debt to be paid", func() bool { return h.Mounts() == "" })
 }
 
-// TestSecretOfDebt checks a secret that only the pending calls of a forced deregister still need.
+// TestSecretOfDebt checks a secret that only the pending calls of a forced deregister still use.
 // The agent must mask this secret when it shows the plugin's log.
 func TestSecretOfDebt(t *testing.T) {
 	t.Parallel()

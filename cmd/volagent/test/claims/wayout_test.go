@@ -18,14 +18,13 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// apart is a host whose plugin runs outside the agent. The agent does not restart this plugin after
-// a kill.
+// apart is a host on which the test runs the plugin. The agent cannot restart the plugin.
 type apart struct {
 	harness.Recorded
 	plugin *exec.Cmd
 }
 
-// newApart starts the plugin and an agent that knows the plugin's socket.
+// newApart starts the plugin, and then an agent that knows only the plugin's socket.
 func newApart(t *testing.T, deadline string, tune func(*csitest.Config)) *apart {
 	t.Helper()
 	h := &apart{Recorded: harness.Recorded{Host: harness.NewHost(t)}}
@@ -56,18 +55,18 @@ func (h *apart) startPlugin() {
 	h.Must(h.plugin.Start())
 }
 
-// killPlugin kills the plugin and does not restart it.
+// killPlugin kills the plugin and removes its socket.
 func (h *apart) killPlugin() {
 	if h.plugin == nil {
 		return
 	}
 	h.Must(h.plugin.Process.Kill())
-	_ = h.plugin.Wait() // the process was killed
+	_ = h.plugin.Wait() // Wait returns an error because the process was killed
 	h.plugin = nil
-	_ = os.Remove(h.pluginSocket()) // the plugin may not have created its socket yet
+	_ = os.Remove(h.pluginSocket()) // Remove fails if the plugin has not created its socket yet
 }
 
-// lose kills the plugin and waits until the agent notices this.
+// lose kills the plugin and waits until the agent notices that the plugin is not ready.
 func (h *apart) lose() {
 	h.T.Helper()
 	h.killPlugin()
@@ -76,8 +75,8 @@ func (h *apart) lose() {
 	})
 }
 
-// TestDetachWithoutPlugin checks that a detach does not need a working plugin. When the plugin is
-// back, the agent makes the skipped calls before it stages a volume.
+// TestDetachWithoutPlugin checks that a claim can be detached while the plugin is down. When the
+// plugin is back, the agent makes the skipped calls before it stages a volume.
 func TestDetachWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -100,7 +99,7 @@ func TestDetachWithoutPlugin(t *testing.T) {
 	h.ExpectExit(0, "pending calls (NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume)", "volume", "status", "data")
 	h.ExpectCalls(mark)
 
-	// The calls stay pending even after a crash of the agent.
+	// The calls stay pending although the agent is killed.
 	h.Kill()
 	h.Start()
 	h.Volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
@@ -114,8 +113,8 @@ func TestDetachWithoutPlugin(t *testing.T) {
 	}
 }
 
-// TestDetachBusy checks that a detach does not use more force than its option allows. The error
-// names the process that uses the mount, and the option that uses more force.
+// TestDetachBusy checks that a detach uses no more force than its option allows. The error names
+// the process that uses the mount, and the option that allows more force.
 func TestDetachBusy(t *testing.T) {
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
 	h.Register("data", "single-node-writer")
@@ -133,7 +132,7 @@ func TestDetachBusy(t *testing.T) {
 	h.ExpectExit(0, "was unmounted lazily", "volume", "status", "data")
 	h.ExpectExit(2, "is not a way to unmount", "volume", "detach", "data", "a", "--without-plugin=fire")
 
-	// A lazy unmount never proves that the volume is unused.
+	// The agent can never prove that a lazily unmounted volume is unused.
 	mark := h.Mark()
 	h.startPlugin()
 	h.Await("the debts to be paid", func() bool { return slices.Contains(h.Calls(mark).Methods(), csitest.NodeUnstage) })
@@ -143,8 +142,8 @@ func TestDetachBusy(t *testing.T) {
 	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }
 
-// TestDetachFromErrors detaches a volume without its plugin, because the running plugin answers
-// only with errors.
+// TestDetachFromErrors detaches a claim with --without-plugin although the plugin runs, because the
+// plugin answers only with errors.
 func TestDetachFromErrors(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -156,13 +155,13 @@ func TestDetachFromErrors(t *testing.T) {
 	if m, n := h.Mounts(), len(h.Claims()); m != "" || n != 0 {
 		t.Errorf("%d claims, and these are mounted:\n%s", n, m)
 	}
-	// Once no mount remains, the agent ignores the plugin's error.
+	// Once the volume is no longer mounted, the agent does not depend on the call that fails.
 	h.Await("the volume to be free", func() bool { return strings.Contains(h.Volctl("volume", "list"), " free ") })
 	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
-// TestDetachBlock checks a detach of a block device while its plugin hangs. The detach must unmount
-// the device and remove the file on which it was mounted.
+// TestDetachBlock detaches a claim of a block device while the plugin hangs. The agent must unmount
+// the device and remove the file on which the device was mounted.
 func TestDetachBlock(t *testing.T) {
 	h := harness.NewHost(t)
 	h.Start("local")
@@ -183,7 +182,7 @@ func TestDetachBlock(t *testing.T) {
 	h.Volctl("volume", "detach", "disk", "a")
 }
 
-// TestDetachPending detaches claims that were never mounted.
+// TestDetachPending detaches claims whose volume was never mounted.
 func TestDetachPending(t *testing.T) {
 	t.Parallel()
 	pending := func(h *apart) {
@@ -196,13 +195,13 @@ func TestDetachPending(t *testing.T) {
 		pending(h)
 		h.Volctl("volume", "detach", "data", "a")
 		h.ExpectExit(0, " free ", "volume", "list")
-		// After a normal stop the next agent knows that no call was sent, so the detach completes.
+		// After a normal stop, the next agent knows that no call was made, so the detach completes.
 		h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 		h.Must(h.Signal(syscall.SIGTERM))
 		h.Start()
 		h.Volctl("volume", "detach", "data", "a")
 		h.ExpectCalls(0)
-		// After a crash the next agent does not know whether a call was sent.
+		// After a crash, the next agent does not know whether a call was made.
 		h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 		h.Kill()
 		h.Start()
@@ -249,9 +248,9 @@ func TestDetachPending(t *testing.T) {
 	})
 }
 
-// TestForcedDebt checks that the agent makes the pending calls of a forced deregister without a
-// command when the plugin is back. If the plugin never returns, the option --forget discards these
-// calls.
+// TestForcedDebt checks the pending calls of a forced deregister. When the plugin is back, the
+// agent makes these calls without another command. If the plugin never returns, the option --forget
+// discards the calls.
 func TestForcedDebt(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", nil)
@@ -273,7 +272,8 @@ func TestForcedDebt(t *testing.T) {
 	if m := h.Mounts(); m != mounts || strings.Count(m, "\n") != 2 {
 		t.Errorf("force changed the mounts:\n%s\nwere:\n%s", m, mounts)
 	}
-	// A new registration of the same storage under the same volume id waits for the pending calls.
+	// A volume that is registered for the same storage, under the same id, must wait for the
+	// pending calls.
 	h.Register("data", "single-node-writer")
 	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 	h.ExpectExit(0, "must first undo the leftovers", "volume", "status", "data")
@@ -299,7 +299,7 @@ func TestForcedDebt(t *testing.T) {
 }
 
 // TestStatusWithPluginsDown checks an agent that has just restarted while its plugin hangs. Every
-// status command answers at once, and claims stay mounted.
+// status command responds at once, and all claims stay mounted.
 func TestStatusWithPluginsDown(t *testing.T) {
 	h := newApart(t, "2m", nil)
 	h.Register("data", "single-node-writer")
@@ -329,8 +329,8 @@ func TestStatusWithPluginsDown(t *testing.T) {
 	h.Must(h.plugin.Process.Signal(syscall.SIGCONT))
 }
 
-// TestLateUndo kills the agent during a NodeUnpublish that unmounts only seconds later. The agent
-// must not mount a new claim before this unmount.
+// TestLateUndo kills the agent during a NodeUnpublishVolume that unmounts the target only seconds
+// later. The agent must not mount a new claim before the target is unmounted.
 func TestLateUndo(t *testing.T) {
 	t.Parallel()
 	const late = 4 * time.Second
@@ -352,7 +352,7 @@ func TestLateUndo(t *testing.T) {
 		t.Errorf("the mount was taken away:\n%s", h.Mounts())
 	}
 
-	// After a normal stop the next agent does not wait for late effects.
+	// After a normal stop, the next agent has no late effects to wait for.
 	h.Volctl("volume", "detach", "data", "a")
 	h.Must(h.Signal(syscall.SIGTERM))
 	h.Start("rec")
