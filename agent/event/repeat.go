@@ -47,7 +47,7 @@ type row struct {
 	text        string
 	count       int
 	first, last time.Time
-	order       uint64        // position of the last repetition among all repetitions
+	order       uint64        // greater than in all events whose last repetition is older
 	held        *volume.Event // the last repetition, unless it has been reported
 }
 

@@ -264,8 +264,8 @@ func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 	}
 
 	if e.watchOf == 0 {
-		// The queue sees this plugin for the first time since the agent started. The plugin process
-		// may be the same process that is still running the call.
+		// The queue sees this plugin for the first time since the agent started. The call whose
+		// late effect is watched may still be running in this plugin process.
 		e.watchOf = obs.Plugin.Incarnation
 	}
 

@@ -141,7 +141,7 @@ func (f *fuseFS) wake() {
 	f.waiting = nil
 }
 
-// asked reports whether a request is waiting for a reply that sleep holds back.
+// asked reports whether a request is waiting for its reply. The method sleep holds back replies.
 func (f *fuseFS) asked() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -93,7 +93,8 @@ func leftovers() string {
 	return fmt.Sprintf("%s%v %v", table, loopsIn(dir), files)
 }
 
-// loopsIn returns the loop devices with files in dir. The values are these files.
+// loopsIn returns the backing files of the loop devices whose backing file is in dir. The keys are
+// the paths of the devices.
 func loopsIn(dir string) map[string]string {
 	loops := map[string]string{}
 	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")

@@ -220,8 +220,8 @@ func (p upPlanner) inUse() bool {
 	return n.Attached != Absent || n.Staged != Absent || len(n.PendingCalls) > 0 || p.anyMounted() || p.expects(func(Watch) bool { return true })
 }
 
-// nodeExpand chooses the expansion of the mounted volume to the size of its storage. The result
-// chosen reports whether it chose a step, and ok reports whether the agent may publish claims.
+// nodeExpand chooses NodeExpandVolume if the storage of a mounted volume has grown. The result named
+// chosen is true if a step was chosen. The result named ok is true if the agent may publish claims.
 func (p upPlanner) nodeExpand() (chosen, ok bool) {
 	if !p.r.Volume.Expansion.nodeWants() {
 		return false, true

@@ -258,8 +258,8 @@ func (x *explorer) turns(s state, at int32) string {
 	return ""
 }
 
-// idles checks a Wait for one part of the plugin. It describes a call to the other part that the
-// agent could send instead, or returns "" if there is no such call.
+// idles checks that the agent, while it waits for one part of the plugin, does not leave out a call
+// to the other part. It returns a description of such a call, or "" if there is none.
 func (x *explorer) idles(s state, up serving, o over, hung int, wait volume.Action) string {
 	a := volume.Next(s.mem, s.observe(x.v, bothUp, o, hung))
 	if a.RPC() && up.answers(a.Kind) {
