@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stage is the environment variable that contains the role of this process of the test binary.
+// stage is the name of the environment variable that tells a process of the test binary which
+// action to perform.
 const stage = "MOUNT_TEST_STAGE"
 
 // TestMain runs the tests in a new mount namespace. It fails if a mount, a loop device or a file
@@ -93,7 +94,8 @@ func leftovers() string {
 	return fmt.Sprintf("%s%v %v", table, loopsIn(dir), files)
 }
 
-// loopsIn returns the loop devices with files in dir. The values are these files.
+// loopsIn returns the loop devices that use files in dir. The keys are device nodes, and the values
+// are the paths of the files.
 func loopsIn(dir string) map[string]string {
 	loops := map[string]string{}
 	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
