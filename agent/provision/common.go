@@ -114,7 +114,8 @@ func (s *common) read(ctx context.Context, fn func(Tx) error) error {
 	return err
 }
 
-// wakeQueue tells the queue that the volume, or the leftovers of the same storage, may need a step.
+// wakeQueue tells the queue to check whether the volume, or a leftover of the same storage, needs a
+// step.
 func (s *common) wakeQueue(v volume.Volume) {
 	s.Queue.Wake(volume.LeftoverKey(v.Driver, v.ExternalID))
 	s.Queue.Wake(v.ID)
@@ -141,7 +142,7 @@ func (s *common) putVolume(tx Tx, v volume.Volume) (volume.Record, error) {
 }
 
 // updateLeftover stores the plugin and the secrets of v in the leftover record of the same storage.
-// The agent may have failed to undo the leftovers only because the old secrets were wrong.
+// An earlier attempt to undo the leftovers may have failed only because the old secrets were wrong.
 func (s *common) updateLeftover(tx Tx, v volume.Volume) (err error) {
 	leftover, ok := tx.Leftover(v.Driver, v.ExternalID)
 	if !ok || v.ExternalID == "" {
@@ -163,7 +164,8 @@ func unique(tx Tx, v volume.Volume) error {
 		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is already registered as volume %q; one storage volume has one id",
 			v.ExternalID, v.Driver, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
 	}
-	// The test undoes all its calls when it ends, and would unmount the volume under its claims.
+	// When the plugin test ends, it undoes all its calls. It would then unmount the volume while
+	// claims still use it.
 	if plugin, ok := tx.TestOf(v.Driver, v.ExternalID); ok {
 		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is in a test of plugin %q; register it after the test has ended",
 			v.ExternalID, v.Driver, plugin).WithHint("volctl events --since 10m")
@@ -182,10 +184,11 @@ func fill(v *volume.Volume, info plugin.Info) {
 	}
 }
 
-// errLate is the cause of a context that ended because the wait of the request ended.
+// errLate is the cause with which withWait ends a context after the maximum wait.
 var errLate = errors.New("the wait is over")
 
-// withWait limits ctx to the duration wait. With 0, it returns ctx unchanged.
+// withWait returns a context that ends after the duration wait. If wait is 0, it returns ctx
+// unchanged.
 func withWait(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
 	if wait <= 0 {
 		return ctx, func() {}
@@ -234,7 +237,7 @@ func (s *common) askExclusively(ctx context.Context, key string, ask func() erro
 		return nil
 	})
 	if err != nil {
-		return ctx.Err() // nil if only the wait timed out
+		return ctx.Err() // nil if only the wait for the other call timed out
 	}
 
 	return asked

@@ -28,8 +28,8 @@ func (s *creator) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 }
 
 // CreateWithin does the same as Create, but it repeats the call while the plugin reports that it is
-// still working. It stops repeating after the duration wait. With a wait of 0, it calls the plugin
-// once.
+// still working. It stops repeating when the duration wait has passed. With a wait of 0, it calls
+// the plugin once.
 func (s *creator) CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error) {
 	if err := s.checkSpec(spec); err != nil {
 		return failed(err)
@@ -77,8 +77,8 @@ func (s *creator) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	begun := false
 
 	err = s.repeatCreate(ctx, spec, wait, func() error {
-		// 1. Check everything that can fail here. 2. Store the intent. 3. Call the plugin. 4. Store
-		// the result.
+		// 1. Check everything that can be checked before the create call. 2. Store the intent. 3.
+		// Call the plugin. 4. Store the result.
 		p, secrets, err := s.provisioner(spec)
 		if err != nil {
 			return err
@@ -104,7 +104,7 @@ func (s *creator) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	}
 
 	s.emit(r, volume.EventCreated, "created as %q of %s", r.Volume.ExternalID, spec.Driver)
-	s.wakeQueue(r.Volume) // a leftover record may be waiting for this plugin
+	s.wakeQueue(r.Volume) // a leftover record may be waiting for this plugin to become available
 	return r, volume.Change{Outcome: volume.Created}, nil
 }
 
@@ -158,8 +158,8 @@ func (s *creator) repeatCreate(ctx context.Context, v volume.Volume, wait time.D
 
 // storeIntent stores the intent to create the volume, and the topology for the call. It reports
 // whether an earlier create of this volume did not finish. The caller sets begun if this request
-// has already stored the intent. If the intent is missing in this case, the volume was
-// deregistered, and storeIntent fails.
+// has already stored the intent. If begun is set but the intent is missing, the volume was
+// deregistered in the meantime, and storeIntent fails.
 func (s *creator) storeIntent(ctx context.Context, spec volume.Volume, info plugin.Info, begun bool) (intent volume.Volume, resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		old, ok := tx.Volume(spec.ID)
@@ -202,8 +202,8 @@ func callCreate(ctx context.Context, p call.Caller, v volume.Volume, secrets cal
 
 // createFailed returns the error for a failed create. It deletes the record if the plugin certainly
 // created nothing. Otherwise it keeps the record, and the error says that the plugin may have a
-// volume. Even if the plugin refuses this call, an earlier create that did not finish may have
-// succeeded.
+// volume. If resumed is set, an earlier create may have succeeded even though the plugin refuses
+// this call.
 func (s *creator) createFailed(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	certain := !errors.As(cause, &ce) || !ce.Uncertain()
@@ -239,7 +239,7 @@ func (s *creator) listHint(pluginID string) string {
 }
 
 // storeCreated stores the volume that the plugin created. If the plugin returned storage that is
-// already registered under another id, storeCreated deletes the intent.
+// already registered under another id, storeCreated deletes the intent of the new volume.
 func (s *creator) storeCreated(ctx context.Context, v volume.Volume, made call.CreateVolumeResult) (volume.Record, error) {
 	v.ExternalID, v.Capacity, v.Topologies = made.ExternalID, max(made.Capacity, 0), made.Topologies
 	if len(made.Context) > 0 {

@@ -184,8 +184,8 @@ func TestCreateFails(t *testing.T) {
 		if !tt.kept {
 			continue
 		}
-		// A claim must wait. If the plugin refuses the next call, the first call may still have
-		// succeeded.
+		// The agent must refuse a claim while the outcome of the create is unknown. If the plugin
+		// then refuses a second create, the first create may still have succeeded.
 		if _, err := volume.Admit(w.volumes["data"], volume.Request{Alloc: "web"}, plugin.Info{}, w.volumes["data"].Volume.RegisteredAt); !errors.Is(err, volume.ErrRefused) {
 			t.Errorf("%s: a claim is told %v", tt.name, err)
 		}
@@ -246,8 +246,8 @@ func TestCreateCancelled(t *testing.T) {
 	}
 }
 
-// TestCreateFindsRegistered checks a plugin that answers with a volume that is registered under
-// another id.
+// TestCreateFindsRegistered checks a create for which the plugin returns a volume that is already
+// registered under another id.
 func TestCreateFindsRegistered(t *testing.T) {
 	w := newWorld()
 	other := existing()

@@ -92,7 +92,8 @@ func dropRecord(tx Tx, r volume.Record, force, forget bool) (left []string, err 
 		return nil, err
 	}
 
-	leftover := volume.LeftoverOf(r) // a call may still be running, and its effect is also a leftover
+	// The effect of a call that is still running is also a leftover.
+	leftover := volume.LeftoverOf(r)
 	left = DescribeLeftovers(leftover)
 	if want := r.Volume.Expansion.Want; want > 0 {
 		left = append(left, fmt.Sprintf("plugin %q may have expanded external_id %q to %s, or may still do so", r.Volume.PluginID, r.Volume.ExternalID, volume.Size(want)))
@@ -122,8 +123,8 @@ func checkDroppable(r volume.Record, force bool) error {
 	return nil
 }
 
-// missingError returns an error if the id is not known. The error mentions the leftover records of
-// the id. If err is not nil, missingError returns err.
+// missingError returns an error if no volume with the id is known. The error mentions the leftover
+// records of the id. If err is not nil, missingError returns err.
 func missingError(known bool, err error, tx Tx, id string) error {
 	if known || err != nil {
 		return err

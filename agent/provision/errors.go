@@ -19,7 +19,8 @@ func unfinishedDelete(id string) error {
 		WithHint("%s", "repeat the delete: "+suggest.Command("volctl volume delete %s -y", id))
 }
 
-// withCall returns the error words together with the failed call. The caller can then report both.
+// withCall adds the failed call to the error words, so that the caller can report both. If cause is
+// not a failed call, it returns words unchanged.
 func withCall(step call.Method, cause error, words *volume.Error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {

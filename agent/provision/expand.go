@@ -18,7 +18,8 @@ type expander struct{ *common }
 
 // Expand makes a volume larger. It stores the intent, and the queue then calls the plugin. The
 // queue retries until the expansion ends, even if the caller does not wait. With a wait, Expand
-// returns when all steps that are possible now are done, or when the expansion has failed.
+// returns when the agent has completed every step that is currently possible, or when the expansion
+// has failed.
 func (s *expander) Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
@@ -66,7 +67,8 @@ func (s *expander) Expand(ctx context.Context, id string, size int64, wait time.
 	if r, err = s.awaitExpanded(ctx, id, size, wait); err != nil {
 		return failed(err)
 	}
-	if r.Volume.Capacity < size { // only the node's step is missing, because the volume is not mounted
+	// The volume is not mounted, so the plugin's node service cannot expand it yet.
+	if r.Volume.Capacity < size {
 		return r, volume.Change{Outcome: volume.Growing}, nil
 	}
 
@@ -128,7 +130,8 @@ func (s *expander) growthInfo(ctx context.Context, pluginID string, size int64, 
 	}
 }
 
-// awaitExpanded waits until all steps of the expansion that are possible now are done.
+// awaitExpanded waits until the agent has completed every step of the expansion that is currently
+// possible.
 func (s *expander) awaitExpanded(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

@@ -20,8 +20,8 @@ func sized(t *testing.T) *world {
 	return w
 }
 
-// carriedOut makes the fake queue finish the expansion of the volume with the outcome out, at each
-// wake.
+// carriedOut makes the fake queue finish the volume's expansion with the outcome out each time the
+// queue is woken.
 func (w *world) carriedOut(out volume.Outcome) {
 	w.wake = func(id string) {
 		r := w.volumes[id]
@@ -47,7 +47,8 @@ func TestExpand(t *testing.T) {
 		}
 	}
 	equal(t, "events", w.events, []string{"expand-begun data: expanding to 20B"})
-	equal(t, "calls", len(w.calls), 0) // Expand leaves the call to the queue
+	// Expand itself makes no call, because the queue makes the calls.
+	equal(t, "calls", len(w.calls), 0)
 }
 
 // TestExpandWithdrawn checks that a user can cancel an expansion while the plugin is down.

@@ -29,7 +29,7 @@ type world struct {
 
 	held    map[string]bool
 	woken   []string
-	wake    func(id string) // runs at each wake of the queue
+	wake    func(id string) // called each time the queue is woken
 	attempt *volume.Attempt
 	forgot  []string
 	events  []string
@@ -223,7 +223,8 @@ func (w *world) Provisioner(string) (call.Caller, error) {
 	return w.handlers(), nil
 }
 
-// called records a call, and marks a call that the queue does not run exclusively.
+// called records a call. It appends "beside others" to a call that does not run exclusively in the
+// queue.
 func (w *world) called(ctx context.Context, format string, args ...any) {
 	call := fmt.Sprintf(format, args...)
 	if len(w.held) != 1 || ctx == nil {

@@ -73,8 +73,8 @@ func (s *common) unguardLast(gone volume.Record) (left []string) {
 }
 
 // unguardAll makes the directories of a record writable. It skips a directory that the record of
-// another volume names. The record of the volume except does not count. The result describes each
-// directory that stays immutable.
+// another volume names, but ignores the record of the volume with the id except. The result
+// describes each directory that stays immutable.
 func (s *common) unguardAll(r volume.Record, except string) (left []string) {
 	for _, dir := range r.AllGuards() {
 		if err := s.Guards.Unguard(dir, except); err != nil {

@@ -76,8 +76,8 @@ func (p pageless) ListSnapshots(ctx context.Context, _ call.ListSnapshotsRequest
 	return call.SnapshotPage{Next: strconv.Itoa(*p.n)}, ctx.Err()
 }
 
-// TestSnapshotsOfEverNewPages checks that the agent gives up a listing that returns new pages
-// without end.
+// TestSnapshotsOfEverNewPages checks that the agent stops a listing if the plugin never stops
+// returning new pages.
 func TestSnapshotsOfEverNewPages(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -18,7 +18,7 @@ type modifier struct{ *common }
 
 // Modify asks the plugin to change mutable parameters of a volume. The volume may be in use. Modify
 // skips parameters that already have the requested value. After a crash or a timeout, the agent
-// does not know which values apply. The caller then repeats the same Modify.
+// does not know which values are in effect, and the caller must repeat the same Modify.
 func (s *modifier) Modify(ctx context.Context, id string, asked map[string]string) (volume.Record, volume.Change, error) {
 	if len(asked) == 0 {
 		return failed(volume.Errorf(volume.ErrInvalid, "no parameter to modify is given for volume %q", id))

@@ -121,8 +121,8 @@ func TestModifyFails(t *testing.T) {
 		}
 		notes := volume.Explain(w.volumes["data"], volume.Observed{}, nil).Notes
 		equal(t, tt.name+": notes", notes, []string{"it is unknown whether modifying iops=200 had an effect; to continue: volctl volume modify data iops=200"})
-		// A refusal of this call proves nothing about the first one. It is also unknown whether the
-		// old value is still in force.
+		// If the plugin refuses this second modify, the first modify may still have succeeded. The
+		// agent must therefore keep the intent of the first modify.
 		w.modify = func(call.ModifyRequest) error { return made("InvalidArgument", volume.RetryChange, true) }
 		_, _, err = w.service().Modify(t.Context(), "data", set("iops", "100"))
 		want(t, tt.name+", then a refusal", err, volume.ErrInvalid)
@@ -194,7 +194,8 @@ func TestRegisterModifies(t *testing.T) {
 	} else {
 		equal(t, "would change", ch.Fields, both)
 	}
-	// The plugin refuses the modify, so the agent applies no other part of the file.
+	// The plugin refuses to modify the volume, so the agent must not apply any other change in the
+	// file.
 	w.modify = func(call.ModifyRequest) error { return made("InvalidArgument", volume.RetryChange, true) }
 	_, err := again(false)
 	want(t, "refused", err, volume.ErrInvalid, "refuses the request: no")

@@ -69,11 +69,11 @@ type Queue interface {
 	// Exclusive runs fn while no other call runs for the volume or for its storage. If id is the
 	// key of a leftover record, Exclusive excludes only the calls for that storage.
 	Exclusive(ctx context.Context, id string, fn func() error) error
-	// Change does the same as Exclusive, for a call that changes the storage.
+	// Change does the same as Exclusive, but fn makes a call that changes the storage.
 	Change(ctx context.Context, id string, fn func() error) error
 
-	// Call does the same as Exclusive, for a create or a delete. The status of the volume shows the
-	// step.
+	// Call does the same as Exclusive, but fn makes a create or a delete call. While fn runs, the
+	// status of the volume shows the step.
 	Call(ctx context.Context, id string, step call.Method, fn func() error) error
 	Wake(id string)
 	Changed(id string) <-chan struct{}
@@ -98,8 +98,8 @@ type Plugins interface {
 	Provisioner(pluginID string) (call.Caller, error)
 
 	// Reporter returns the caller for the calls about existing volumes. If the plugin has several
-	// controllers, all calls that change nothing go to the same one, because the pages of a listing
-	// belong together.
+	// controllers, all calls that change nothing go to the same controller, because the pages of a
+	// listing belong together.
 	Reporter(pluginID string) (call.Caller, error)
 }
 
@@ -108,12 +108,12 @@ type Seal interface {
 	// Seal returns the secret references of the volume, with every literal value encrypted. If had
 	// contains the same value in encrypted form, Seal uses the encrypted value from had.
 	Seal(id string, refs, had map[string]call.SecretRef) (map[string]call.SecretRef, error)
-	// Same replaces each literal in refs by the sealed value in had, if both have the same value.
+	// Same replaces each literal in refs with the sealed value in had, if both have the same value.
 	// It seals nothing, so the result may still contain literals.
 	Same(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef
-	// Equal compares the literals in refs with the sealed values in had, including values that an
-	// older key sealed. It replaces each literal that has the same value by the sealed value. It
-	// seals nothing.
+	// Equal compares the literals in refs with the sealed values in had, including values that were
+	// sealed with an older key. It replaces each literal that has the same value with the sealed
+	// value. It seals nothing.
 	Equal(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef
 	// Move re-encrypts the sealed values of the volume with the id from, for the volume with the id
 	// to.
@@ -126,8 +126,8 @@ type Options struct {
 	Queue   Queue
 	Plugins Plugins
 
-	// Secrets reads the values of all secrets of a volume just before a call. For a call that
-	// concerns no single volume, the volume in the argument has no id.
+	// Secrets reads the values of all secrets of a volume just before a call. For a call that is
+	// not about a particular volume, the volume in the argument has no id.
 	Secrets func(volume.Volume) (call.Secrets, error)
 
 	Seal   Seal

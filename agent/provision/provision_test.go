@@ -43,7 +43,7 @@ func TestRegister(t *testing.T) {
 }
 
 // TestRegisterUnderTest checks that the agent refuses to register a volume that a plugin test uses.
-// The test would unmount the volume under its claims.
+// When that test ended, it would unmount the volume while claims still use it.
 func TestRegisterUnderTest(t *testing.T) {
 	w := newWorld()
 	w.tested = key("ebs.csi", "vol-9")
@@ -117,12 +117,12 @@ func TestDeregister(t *testing.T) {
 	}
 }
 
-// flags is a fake of Guards. It keeps the guarded directories in a map, and looks in the records
-// for other volumes that name a directory.
+// flags is a fake of Guards. It keeps the guarded directories in a map. It searches the records for
+// other volumes that name a directory.
 type flags struct {
 	w     *world
 	on    map[string]bool
-	after func() // runs after the first lookup in the records
+	after func() // called once, at the end of the first call of Unguard
 }
 
 func (f *flags) Unguard(g volume.GuardedDir, id string) error {
@@ -140,8 +140,8 @@ func (f *flags) Unguard(g volume.GuardedDir, id string) error {
 	return nil
 }
 
-// TestDeregisterBoth checks two volumes that name the same directory and are forgotten at the same
-// time. No directory may stay guarded.
+// TestDeregisterBoth deregisters two volumes that name the same directory at the same time, and
+// checks that the directory does not stay guarded.
 func TestDeregisterBoth(t *testing.T) {
 	w := newWorld()
 	for id, external := range map[string]string{"data": "vol-9", "more": "vol-8"} {
@@ -156,7 +156,7 @@ func TestDeregisterBoth(t *testing.T) {
 	o := w.options()
 	o.Guards = f
 	s := provision.New(o)
-	f.after = func() { // the other deregister still finds the record of this volume
+	f.after = func() { // at this moment, the agent still has the records of both volumes
 		if _, err := s.Deregister(t.Context(), "more", false); err != nil {
 			t.Error(err)
 		}
@@ -170,7 +170,8 @@ func TestDeregisterBoth(t *testing.T) {
 }
 
 // TestLeftover checks that a forced deregister reports the leftovers and stores them in a leftover
-// record. A later register of the same storage gives its plugin and its secrets to that record.
+// record. When the same storage is registered again, the leftover record gets the plugin and the
+// secrets of the new registration.
 func TestLeftover(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -231,8 +232,8 @@ func TestLeftoverBeforeCreate(t *testing.T) {
 	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-1"), "data"})
 }
 
-// TestForgetWakesWaiting checks that the queue wakes a volume that waits for leftovers when a user
-// forgets these leftovers.
+// TestForgetWakesWaiting checks a volume that waits until the leftovers of its storage are undone.
+// When a user forgets these leftovers, the queue must wake the volume.
 func TestForgetWakesWaiting(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -265,8 +266,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForceOnIntent checks a forced deregister after a create of unknown outcome. It must report
-// the volume that may exist at the plugin.
+// TestForceOnIntent checks a forced deregister after a create whose outcome is unknown. The
+// deregister must report that the plugin may have a volume.
 func TestForceOnIntent(t *testing.T) {
 	w := newWorld()
 	w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {

@@ -50,7 +50,8 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	}
 
 	r := volume.Record{Volume: spec}
-	// The agent may be undoing leftovers of the same storage. Those calls come first.
+	// Wait until no other call for the same storage runs, because the agent may be undoing
+	// leftovers of this storage.
 	err = s.askExclusively(ctx, volume.LeftoverKey(spec.Driver, spec.ExternalID), func() error {
 		if err := s.askDetails(ctx, &spec); err != nil {
 			return err
@@ -88,8 +89,8 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 }
 
 // askDetails asks the plugin about a volume before the volume is registered. It sets the size of v,
-// and the topologies from which hosts can reach the volume. It sets the context only if the volume
-// file has none. If the plugin is down or does not answer, askDetails leaves v unchanged.
+// and the topologies from which hosts can reach the volume. It sets the volume context only if the
+// volume file has none. If the plugin is down or does not answer, askDetails leaves v unchanged.
 func (s *registrar) askDetails(ctx context.Context, v *volume.Volume) error {
 	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(call.ControllerGetVolume) || !view.Info.Caps.Get {
 		return nil
@@ -139,7 +140,8 @@ func (s *registrar) merge(ctx context.Context, r volume.Record, spec volume.Volu
 
 	if len(fields) == 0 {
 		if !dry && len(spec.Secrets) > 0 {
-			s.wakeQueue(r.Volume) // the secret values may have changed behind the same references
+			// The references are the same, but the secret values may have changed.
+			s.wakeQueue(r.Volume)
 		}
 		return r, volume.Change{Outcome: volume.Unchanged}, nil
 	}
@@ -166,7 +168,8 @@ func (s *registrar) merge(ctx context.Context, r volume.Record, spec volume.Volu
 	}
 
 	if len(wanted) > 0 {
-		// Modify first, because the plugin may refuse the modify. Use the secrets of the file.
+		// Modify the volume before anything else is stored, because the plugin may refuse the
+		// change. The call uses the secrets from the volume file.
 		if r, err = s.modifier.modify(ctx, kept, wanted); err != nil {
 			return failed(err)
 		}

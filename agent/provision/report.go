@@ -332,7 +332,7 @@ func mountedSince(r volume.Record, seq uint64) bool {
 }
 
 // keep merges a new report into the last report of the volume. A part that the new report does not
-// contain keeps its last value. keep returns the last report and the merged report.
+// contain keeps its last value. keep returns the previous report and the merged report.
 func (rs *reportCache) keep(r volume.Record, now volume.Report) (was, is volume.Report) {
 	was = rs.last(r)
 	is = was

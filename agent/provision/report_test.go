@@ -324,8 +324,8 @@ func TestList(t *testing.T) {
 	}
 	equal(t, "calls", w.calls, []string{"list ", "list p1", "list p2"})
 
-	// If the plugin rejects a token that it issued, the listing starts again once. It still reports
-	// each volume only once.
+	// If the plugin rejects a page token that it issued, the agent restarts the listing once. The
+	// listing must still report each volume only once.
 	whole, aborted := w.list, 0
 	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
 		if r.Token == "p2" && aborted < 1 {
@@ -411,7 +411,8 @@ func TestHealth(t *testing.T) {
 	w.backends = func() ([]call.Condition, error) { return nil, made("Unavailable", volume.RetryBackoff, false) }
 	got, err = w.service().Health(t.Context(), "ebs")
 	if err != nil || len(got.Asked) != 1 || len(got.Silent) != 1 || !strings.HasPrefix(got.Silent[0], "CreateVolume: Unavailable") {
-		t.Errorf("%v, %+v", err, got) // the helper made always names CreateVolume in its error
+		// The helper function made always names CreateVolume as the failed call.
+		t.Errorf("%v, %+v", err, got)
 	}
 	equal(t, "calls", w.calls, []string{"storage health", "storage health", "list health ", "list health p", "storage health", "list health ", "list health p"})
 }

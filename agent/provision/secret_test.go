@@ -30,7 +30,8 @@ func TestLiteralIsSealed(t *testing.T) {
 		},
 		"create": func(w *world, ref call.SecretRef, dry bool) (volume.Change, error) {
 			_, ch, err := w.service().Create(t.Context(), given(spec(), ref), dry)
-			if errors.Is(err, volume.ErrRefused) { // only register changes an existing volume
+			// Create refuses an existing volume that differs, so register changes it.
+			if errors.Is(err, volume.ErrRefused) {
 				_, ch, err = w.service().Register(t.Context(), given(spec(), ref), dry)
 			}
 			return ch, err
@@ -83,8 +84,8 @@ func TestLiteralOfResumedCreate(t *testing.T) {
 	equal(t, "the record", w.volumes["data"].Volume.Secrets["key"], sealed("data", "one"))
 }
 
-// TestSecretRefused checks that a secret with keep needs a stored value. If the agent cannot seal
-// or read a secret, it changes nothing.
+// TestSecretRefused checks that Register refuses a secret with Keep set if no value is stored. If
+// the agent cannot seal or read a secret, it changes nothing.
 func TestSecretRefused(t *testing.T) {
 	w := newWorld()
 	_, _, err := w.service().Register(t.Context(), given(existing(), call.SecretRef{Keep: true}), false)

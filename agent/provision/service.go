@@ -19,8 +19,8 @@
 //	snapshot*.go   snapshots
 package provision
 
-// Service registers, creates, changes, snapshots and deletes volumes. Its embedded parts have the
-// methods, each for one of these subjects.
+// Service registers, creates, changes, snapshots and deletes volumes. Each embedded type provides
+// the methods for one of these subjects.
 type Service struct {
 	registrar
 	creator

@@ -25,7 +25,8 @@ func (s *snapshotter) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait
 	patient, cancel := withWait(ctx, wait)
 	defer cancel()
 
-	// 1. Store the intent. 2. Call until the plugin answers. 3. Wait until the snapshot is ready.
+	// 1. Store the intent. 2. Call the plugin until it answers. 3. Wait until the snapshot is
+	// ready.
 	if err := t.storeIntent(ctx); err != nil {
 		return volume.MadeSnapshot{}, err
 	}
@@ -153,7 +154,8 @@ func (t *snapshotTask) awaitReady(ctx context.Context, got call.GroupSnapshot) (
 // queryState repeats the create call, which also returns the state.
 func (t *snapshotTask) queryState(ctx context.Context, was call.GroupSnapshot) (call.GroupSnapshot, error) {
 	if !t.intent.Group && !t.caps.GetSnapshot && !t.caps.ListSnapshots {
-		return t.callCreate(ctx) // with the same name, the plugin returns the same snapshot and its present state
+		// For the same name, the plugin returns the same snapshot with its current state.
+		return t.callCreate(ctx)
 	}
 
 	p, secrets, err := t.provisioner()

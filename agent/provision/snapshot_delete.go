@@ -69,7 +69,7 @@ func (s *snapshotter) hasStoredID(ref volume.SnapshotAt) bool {
 }
 
 // checkNotName refuses to delete a snapshot by name while the agent does not know the id of the
-// snapshot. The plugin would take the name for an unknown id, and the delete would have no effect.
+// snapshot. The plugin would treat the name as an unknown id, and the delete would have no effect.
 func (s *snapshotter) checkNotName(ref volume.SnapshotAt) error {
 	for _, i := range s.Store.Snapshots() {
 		if i.PluginID != ref.PluginID || i.Group != ref.Group || i.Name != ref.ID || i.ID != "" {

@@ -28,7 +28,7 @@ type camera struct {
 	// patience is the number of pauses after which the wait ends. With 0, the wait never ends.
 	patience int
 	pages    [][]call.Snapshot
-	planted  func() // runs at each pause
+	planted  func() // called during each pause
 }
 
 func newCamera(t *testing.T, caps ...string) *camera {
@@ -244,7 +244,7 @@ func (c *camera) take(t *testing.T, wait time.Duration) (volume.MadeSnapshot, er
 	return c.service().Snapshot(t.Context(), volume.SnapshotAsk{Volumes: []string{"data"}, Name: "nightly"}, wait)
 }
 
-// IDs returns the only plugin of world, which makes no snapshots.
+// IDs returns the id of the world's only plugin.
 func (w *world) IDs() []string                        { return []string{"ebs"} }
 func (w *world) Snapshots() []volume.SnapshotIntent   { return nil }
 func (w *world) SnapshotNames() []volume.SnapshotName { return slices.Collect(maps.Values(w.names)) }

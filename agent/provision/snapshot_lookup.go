@@ -92,7 +92,8 @@ func (l *lookup) snapshotID(ctx context.Context, ref volume.SnapshotAt) (string,
 func (l *lookup) hasID(ctx context.Context, ref volume.SnapshotAt) (bool, error) {
 	switch {
 	case ref.Group:
-		return false, nil // the plugin chooses group ids, and GetVolumeGroupSnapshot needs the members
+		// A user cannot choose a group id, and GetVolumeGroupSnapshot needs the ids of the members.
+		return false, nil
 	case l.info.Caps.GetSnapshot:
 		_, err := call.Do(ctx, l.caller, call.GetSnapshotRequest{ID: ref.ID, Secrets: l.secrets})
 		return err == nil, ctx.Err()
@@ -153,7 +154,7 @@ func (l *lookup) checkExists(ctx context.Context, ref volume.SnapshotAt) error {
 	if errors.As(err, &ce) && ce.Code == volume.CodeNotFound {
 		return noSnapshot(ref)
 	}
-	return ctx.Err() // the delete call reports all other errors
+	return ctx.Err() // ignore all other errors, because the delete call will report them
 }
 
 // noSnapshot returns the error for a snapshot that the plugin does not have.

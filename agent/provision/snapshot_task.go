@@ -163,7 +163,7 @@ func (t *snapshotTask) provisioner() (call.Caller, call.Secrets, error) {
 	for i := range t.intent.Volumes {
 		v, ok := t.source(i)
 		if !ok {
-			continue // the volume was deregistered, but the plugin continues with its snapshot
+			continue // the volume was deregistered, but the plugin continues to make its snapshot
 		}
 
 		v.Secrets = maps.Clone(v.Secrets)

@@ -13,8 +13,9 @@ import (
 
 const minute = time.Minute
 
-// TestSnapshotRipens checks that the agent asks for a snapshot until it is ready. It uses the calls
-// that the plugin offers, with growing pauses, and then deletes the intent.
+// TestSnapshotRipens checks that the agent asks for the state of a new snapshot, with growing
+// pauses, until the snapshot is ready. The agent must use a call that the plugin supports, and
+// delete the intent at the end.
 func TestSnapshotRipens(t *testing.T) {
 	const create = "CreateSnapshot nightly of vol-9, 1 held, 1 secrets"
 	for _, tt := range []struct {

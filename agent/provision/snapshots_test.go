@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestSnapshotsPaged checks that a listing reads all pages. It starts again when the plugin no
-// longer knows the token.
+// TestSnapshotsPaged checks that the agent reads all pages of a listing. It must restart the
+// listing when the plugin no longer accepts the page token.
 func TestSnapshotsPaged(t *testing.T) {
 	c := newCamera(t, "list")
 	c.pages = [][]call.Snapshot{{{ID: "s1"}, {ID: "s2"}}, {}, {{ID: "s3", Ready: true}}}
@@ -127,9 +127,10 @@ func TestDeleteSnapshot(t *testing.T) {
 	}{
 		"FailedPrecondition": {volume.ErrRefused, `plugin "ebs" refuses the request: no`},
 		"NotFound":           {volume.ErrNotFound, "not found"},
-		"InvalidArgument":    {volume.ErrInvalid, "refuses the request: no"}, // the answer for a snapshot that is a member of a group
-		"DeadlineExceeded":   {volume.ErrTimeout, `unknown whether snapshot "snap-1" still exists`},
-		"Internal":           {nil, "volctl volume snapshot delete ebs snap-1 -y"},
+		// Plugins give this answer for a snapshot that is a member of a group.
+		"InvalidArgument":  {volume.ErrInvalid, "refuses the request: no"},
+		"DeadlineExceeded": {volume.ErrTimeout, `unknown whether snapshot "snap-1" still exists`},
+		"Internal":         {nil, "volctl volume snapshot delete ebs snap-1 -y"},
 	} {
 		c.fails[call.DeleteSnapshot] = []error{refusal(call.DeleteSnapshot, code)}
 		want(t, code, c.service().DeleteSnapshot(t.Context(), at, minute), tt.kind, tt.words)
@@ -140,9 +141,9 @@ func TestDeleteSnapshot(t *testing.T) {
 	want(t, "no plugin", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrNotFound, `no plugin "nfs"`)
 }
 
-// TestDeleteNone checks the delete of an unknown snapshot. CSI plugins report success for it, so
-// the agent first asks the plugin whether the snapshot exists. If the agent itself remembers the
-// snapshot, the delete succeeds and the agent forgets it.
+// TestDeleteNone checks the deletion of an unknown snapshot. CSI plugins report success in this
+// case, so the agent first asks the plugin whether the snapshot exists. If the agent itself has
+// stored the id of the snapshot, the delete succeeds and the agent forgets the snapshot.
 func TestDeleteNone(t *testing.T) {
 	c := newCamera(t, "get", "group")
 	at := volume.SnapshotAt{PluginID: "ebs", ID: "snap-7"}
@@ -163,8 +164,9 @@ func TestDeleteNone(t *testing.T) {
 	}
 }
 
-// TestDeleteByName checks that the agent refuses the name of a snapshot whose id it does not know.
-// Such a delete would appear to succeed. When the agent knows the id, the name is enough.
+// TestDeleteByName checks that the agent refuses to delete a snapshot by name while it does not
+// know the id of the snapshot. Such a delete would appear to succeed. When the agent knows the id,
+// the name is enough.
 func TestDeleteByName(t *testing.T) {
 	c := newCamera(t)
 	c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "Internal")}
@@ -194,8 +196,9 @@ func TestDeleteByName(t *testing.T) {
 	equal(t, "names", len(c.names), 0)
 }
 
-// TestSnapshotNames checks that a name works wherever an id works. If a text is both, the agent
-// uses it as an id. If several snapshots have the name, the error lists their ids.
+// TestSnapshotNames checks that a user can give a snapshot's name wherever an id is allowed. If a
+// text is both a name and an id, the agent uses it as an id. If several snapshots have the same
+// name, the error lists their ids.
 func TestSnapshotNames(t *testing.T) {
 	c := newCamera(t, "get")
 	if _, err := c.take(t, minute); err != nil {

@@ -87,7 +87,7 @@ func allSnapshots(ctx context.Context, pluginID string, p call.Caller, req call.
 	var all []call.Snapshot
 	err := pages(ctx, pluginID, call.ListSnapshots, func(token string) (string, bool, error) {
 		if token == "" {
-			all = nil // pages may have started again from the first page
+			all = nil // this may be a second attempt, so drop the entries of the first one
 		}
 		req.Token = token
 		page, err := call.Do(ctx, p, req)
@@ -101,7 +101,7 @@ func allSnapshots(ctx context.Context, pluginID string, p call.Caller, req call.
 	return all, nil
 }
 
-// progress holds a text about each running snapshot, by the key of its intent.
+// progress holds a progress message for each unfinished snapshot, keyed by its intent.
 type progress struct {
 	mu    sync.Mutex
 	texts map[string]string

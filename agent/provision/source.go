@@ -41,7 +41,8 @@ func (s *sourceFinder) find(ctx context.Context, v volume.Volume, info plugin.In
 	if err := checkCanCreate(v, info); err != nil {
 		return "", "", err
 	}
-	if _, err := s.Secrets(v); err != nil { // fail before the agent stores an intent
+	// If a secret cannot be read, fail before the agent stores an intent.
+	if _, err := s.Secrets(v); err != nil {
 		return "", "", err
 	}
 
@@ -99,7 +100,7 @@ func (s *sourceFinder) checkReady(ctx context.Context, v volume.Volume, info plu
 // cloneSource returns the external id of the volume that the plugin clones.
 func (s *sourceFinder) cloneSource(ctx context.Context, v volume.Volume, info plugin.Info, resumed bool) (clone string, err error) {
 	r, ok := s.Store.Volume(v.CloneID)
-	if !ok { // CloneID is an external id
+	if !ok { // no volume on this host has this id, so CloneID must be an external id
 		if r, ok, err = s.findRegistered(ctx, info.Driver, v.CloneID); !ok || err != nil {
 			return v.CloneID, err
 		}

@@ -15,9 +15,9 @@ import (
 // storageReader asks plugins about their storage as a whole.
 type storageReader struct{ *common }
 
-// reporterFor waits until the plugin is ready, and returns its Reporter. The function can checks
-// the capabilities of the plugin. If it returns false, the error says that the plugin cannot do the
-// action.
+// reporterFor waits until the plugin is ready, and returns its Reporter. It passes the plugin's
+// capabilities to the function can. If can returns false, reporterFor returns an error which says
+// that the plugin cannot do the action.
 func (s *storageReader) reporterFor(ctx context.Context, pluginID, action string, can func(plugin.Caps) bool) (call.Caller, error) {
 	info, err := s.awaitPlugin(ctx, pluginID)
 	if err != nil {

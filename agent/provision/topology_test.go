@@ -25,9 +25,9 @@ func placed(t *testing.T, zone string) (*camera, *[]call.CreateVolumeRequest) {
 	return c, asked
 }
 
-// TestDefaultTopology checks a volume without topology_request. The agent asks for a place that
-// this host can reach. It does not store this topology as a part of the request, so a repeat with
-// the same file matches.
+// TestDefaultTopology checks a volume without topology_request. The agent asks for storage that
+// this host can reach. It does not store this topology as a part of the request, so a repeated
+// create with the same file matches the stored volume.
 func TestDefaultTopology(t *testing.T) {
 	elsewhere := spec()
 	elsewhere.Topology.Required = []map[string]string{{"zone": "b"}}
@@ -75,8 +75,8 @@ func TestResumedTopology(t *testing.T) {
 	}
 	equal(t, "sent again", (*asked)[1].Topology, at("a"))
 
-	// An earlier version stored an intent without a topology. A resumed create of such an intent
-	// also sends no topology.
+	// An earlier version of the agent stored an intent without a topology. When the agent resumes
+	// this create, it must not send a topology either.
 	c, asked = placed(t, "a")
 	old := clone("source")
 	old.Name, old.Driver, old.Provision = "data", "ebs.csi", volume.Provisioning

@@ -31,9 +31,9 @@ func (p *Place) Attach(ctx context.Context, src string, opts Options) (volume.Si
 }
 
 // SetOptions sets the options of the uppermost mount at the place and checks the result. If another
-// process lent the place, SetOptions changes nothing and only checks the options, because a change
-// requires an open of the path, which can block. After the time limit SetOptions fails with
-// *HungError, and the kernel may still make the change later.
+// process lent the descriptor of the place, SetOptions changes nothing and only checks the options.
+// A change would require opening the path, which can block. After the time limit SetOptions fails
+// with *HungError, and the kernel may still make the change later.
 func (p *Place) SetOptions(ctx context.Context, opts Options) error {
 	if attr, err := opts.attr(); err != nil || attr == (unix.MountAttr{}) {
 		return err
@@ -49,7 +49,7 @@ func (p *Place) SetOptions(ctx context.Context, opts Options) error {
 	return nil
 }
 
-// attach bind-mounts src at path. The descriptor place must be open on path.
+// attach bind-mounts src at path. The parameter place is a descriptor of the file at path.
 func (c *changer) attach(src string, place int, path string, opts Options) (volume.Sight, error) {
 	const clone = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_NO_AUTOMOUNT | unix.AT_SYMLINK_NOFOLLOW
 	tree := -1
@@ -77,8 +77,7 @@ func (c *changer) attach(src string, place int, path string, opts Options) (volu
 	return c.inspectOpen(tree, path, opts)
 }
 
-// setAttributes sets the attributes of a mount. The descriptor must be open on the root of the
-// mount.
+// setAttributes sets the attributes of the mount whose root directory or file is open as fd.
 func setAttributes(fd int, opts Options) error {
 	attr, err := opts.attr()
 	if err != nil || attr == (unix.MountAttr{}) {
@@ -129,8 +128,8 @@ func (c *changer) attachVisibly(src string, place int, path string, opts Options
 	return c.look(path, false), nil
 }
 
-// inspectOpen inspects a mount and checks that it has the requested options. The descriptor must be
-// open on the root of the mount.
+// inspectOpen inspects the mount whose root is open as fd, and checks that it has the requested
+// options.
 func (c *changer) inspectOpen(fd int, path string, opts Options) (volume.Sight, error) {
 	st, err := statFD(fd, lookMask)
 	if err != nil {

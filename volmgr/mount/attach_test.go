@@ -120,7 +120,7 @@ func TestAttachFlags(t *testing.T) {
 }
 
 // TestBorrow checks that BorrowPlace accepts a descriptor only from a process in this mount
-// namespace, and only if the descriptor is open on the given path.
+// namespace, and only if the descriptor refers to the given path.
 func TestBorrow(t *testing.T) {
 	dir := tempDir(t)
 	src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "dst")
@@ -226,7 +226,7 @@ func TestChanges(t *testing.T) {
 			}
 		})
 	}()
-	<-told // the first call shows that the watch has begun
+	<-told // the first call of the function means that Changes now watches the mount table
 	for range 3 {
 		mountFS(t, "tmpfs", "t", at, 0, "")
 		<-told

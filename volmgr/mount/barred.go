@@ -15,10 +15,9 @@ import (
 const enterCapabilities = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
 
 // barred reports whether a process is not allowed to enter a directory of the agent with mode 0700.
-// The descriptor proc is open on the process's directory in procfs. If the process may not enter,
-// barred also returns its user. The kernel could answer exactly, but only after the agent changes
-// its own user, and the agent may not do that. Therefore barred applies the rule of
-// path_resolution(7) itself.
+// The parameter proc is a descriptor of the process's directory in procfs. If the process may not
+// enter, barred also returns the user of the process. The agent may not change its own user to let
+// the kernel decide. Therefore barred applies the rule of path_resolution(7) itself.
 func (p procfs) barred(proc int) (user uint32, is bool, err error) {
 	status, err := readAt(proc, "status")
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 )
 
 // After a call, its goroutine waits for another call, because a new goroutine would first have to
-// grow its stack. A goroutine that gets no call for lingerFor ends, at the latest after twice that
-// time. An idle host therefore has no waiting goroutines. At most lingerMost goroutines wait.
+// grow its stack. A goroutine that gets no call for lingerFor ends within twice that time. An idle
+// host therefore has no waiting goroutines. At most lingerMost goroutines wait.
 const (
 	lingerMost = 16
 	lingerFor  = time.Second
@@ -16,8 +16,9 @@ const (
 // crew holds the waiting goroutines. Each goroutine is represented by the channel on which it
 // receives its next call. Callers of the methods must hold the gate's lock.
 type crew struct {
-	idle  []chan job // a stack: the goroutine that finished last gets the next call
-	spare int        // how many goroutines at the bottom of the stack got no call since the last dismiss
+	idle []chan job // a stack: the goroutine that finished last gets the next call
+	// Number of goroutines at the bottom of the stack without a call since the last dismiss.
+	spare int
 	timer *time.Timer
 	armed bool
 }
@@ -60,7 +61,7 @@ func (c *crew) add(next chan job, sweep func()) bool {
 	return true
 }
 
-// dismiss removes the goroutines that got no call since the last dismiss, and returns their
+// dismiss removes the goroutines that got no call since the last call of dismiss, and returns their
 // channels. The caller must close the channels.
 func (c *crew) dismiss() []chan job {
 	gone := slices.Clone(c.idle[:c.spare])

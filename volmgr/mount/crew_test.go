@@ -22,7 +22,7 @@ func self() string {
 	return strings.Fields(string(buf[:runtime.Stack(buf[:], false)]))[1]
 }
 
-// callAs makes a call and returns the id of the goroutine that ran it.
+// callAs runs fn as a call through the gate, and returns the id of the goroutine that ran it.
 func callAs(t *testing.T, h *Host, path string, fn func()) string {
 	t.Helper()
 	id, err := bounded(context.Background(), &h.gate, kindLook, path, func() (string, error) { fn(); return self(), nil })

@@ -64,7 +64,7 @@ func (h *Host) Devices(ctx context.Context, path string) ([]volume.Device, error
 
 // devices returns the numbers of the block devices at path.
 func (r *reader) devices(path string) ([]string, error) {
-	// This statx follows symbolic links, because path may be a link to a device node.
+	// This call of statx follows symbolic links, because path may be a link to a device node.
 	st, err := statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, lookMask)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil

@@ -25,14 +25,16 @@ func TestDevices(t *testing.T) {
 	mountFS(t, "ext4", ext4, at("ext4"), 0, "")
 	bindAt(t, mkdir(t, dir, "ext4/sub"), at("bind"))
 	mountFS(t, "tmpfs", "tmpfs", at("tmpfs"), 0, "")
-	mountFS(t, "tmpfs", raw, at("named"), 0, "") // tmpfs itself ignores its source
+	// Tmpfs ignores the source that is given to the mount.
+	mountFS(t, "tmpfs", raw, at("named"), 0, "")
 	bindAt(t, raw, write(t, dir+"/node", ""))
 	check(t, os.Symlink(raw, dir+"/link"))
 	serveFuse(t, at("dead"), false).die()
 	for path, want := range map[string][]string{
-		"ext4":       {number(t, ext4)},
-		"bind":       {number(t, ext4)},
-		"ext4/sub":   nil, // not a mount point, and Devices does not search the parent directories
+		"ext4": {number(t, ext4)},
+		"bind": {number(t, ext4)},
+		// This is not a mount point, and Devices does not search the parent directories.
+		"ext4/sub":   nil,
 		"plain":      nil,
 		"none":       nil,
 		"none/none":  nil,
@@ -90,7 +92,8 @@ func TestDeviceReplaced(t *testing.T) {
 	if users, err := h.DeviceUsers(ctx, was); err != nil || len(users) != 0 || !h.Replaced(was) {
 		t.Errorf("once it is replaced: used by %q, %v", users, err)
 	}
-	unknown := numbered(was.Number) // as recorded by a release that did not know disk sequence numbers
+	// An earlier release of the agent recorded only the device number.
+	unknown := numbered(was.Number)
 	if users, err := h.DeviceUsers(ctx, unknown); err != nil || len(users) != 1 {
 		t.Errorf("by its number: used by %q, %v", users, err)
 	}
@@ -150,7 +153,7 @@ func TestLoopNode(t *testing.T) {
 	if s.Seen != volume.SeenMount || s.Identity.Backing != other || s.Is(&made) {
 		t.Errorf("another file: %+v", s)
 	}
-	made.Backing = "" // as recorded by a release that did not know this field
+	made.Backing = "" // an earlier release of the agent did not record this field
 	if !s.Is(&made) {
 		t.Error("a record without a backing file matches no more")
 	}
@@ -257,7 +260,8 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 	dev := number(t, node)
 	unused(t, dev)
 	unused(t, "4095:1") // there is no such device
-	// Without a block device, the agent must be able to inspect every process.
+	// If there is no block device, DeviceUsers can give an answer only if the agent may inspect
+	// every process.
 	_, closed, err := newHost(t).spaces()
 	check(t, err)
 	if users, err := newHost(t).DeviceUsers(ctx, numbered("0:12345")); (err == nil) != (len(closed) == 0) || len(users) > 0 {
@@ -276,7 +280,8 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 	}
 	uevent := mkdir(t, sys, "dev/block", dev) + "/uevent"
 	other := strings.TrimPrefix(loop(t, dir, 1<<20), "/dev/")
-	for _, name := range []string{"none", "null", other} { // no file with one of these names is the node of the device
+	// None of these names is the name of the device's node.
+	for _, name := range []string{"none", "null", other} {
 		write(t, uevent, "MAJOR=7\nDEVNAME="+name+"\n")
 		if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 			t.Errorf("with the wrong node %q: %q", name, users)

@@ -89,8 +89,8 @@ func (p procfs) inContainer(pid int) bool {
 	return !gone(err) && (err != nil || containerID.Match(groups))
 }
 
-// partOf reports whether a mount shows the whole or a part of the directory tree that the mount
-// with the given identity shows.
+// partOf reports whether a mount shows the same directory tree as the mount with the given
+// identity, or a part of this tree.
 func partOf(m *proc.Mount, id volume.MountIdentity) bool {
 	root, _ := rootPath(m.Root)
 	return device(uint32(m.Major), uint32(m.Minor)) == id.Device && within(root, id.Root)

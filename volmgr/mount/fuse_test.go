@@ -45,7 +45,8 @@ func openFuse(t testing.TB, dir, data string) *os.File {
 	// os.NewFile must come after the mount. Before the mount, the runtime could not poll the
 	// descriptor.
 	dev := os.NewFile(uintptr(fd), "/dev/fuse")
-	t.Cleanup(func() { _ = dev.Close() }) // fails if the test has closed it
+	// An error means that the test has already closed the device.
+	t.Cleanup(func() { _ = dev.Close() })
 	return dev
 }
 
@@ -99,15 +100,15 @@ func (f *fuseFS) answer(req []byte) []byte {
 		r := reply(0, 64)
 		ne.PutUint32(r[16:], 7)
 		ne.PutUint32(r[20:], 31)
-		ne.PutUint32(r[28:], ne.Uint32(req[40+12:])&(1<<24)) // FUSE_NO_OPENDIR_SUPPORT
-		ne.PutUint32(r[36:], 1<<16)                          // max_write
+		ne.PutUint32(r[28:], ne.Uint32(req[40+12:])&(1<<24)) // flag FUSE_NO_OPENDIR_SUPPORT
+		ne.PutUint32(r[36:], 1<<16)                          // field max_write
 		return r
 	case fuseGetattr:
 		r := reply(0, 104)
 		attr := r[16+16:]
-		ne.PutUint64(attr, 1)                       // inode
-		ne.PutUint32(attr[60:], unix.S_IFDIR|0o755) // mode
-		ne.PutUint32(attr[64:], 2)                  // links
+		ne.PutUint64(attr, 1)                       // inode number
+		ne.PutUint32(attr[60:], unix.S_IFDIR|0o755) // file mode
+		ne.PutUint32(attr[64:], 2)                  // number of links
 		return r
 	case fuseOpendir:
 		if f.noOpendir {
@@ -150,6 +151,6 @@ func (f *fuseFS) asked() bool {
 
 // die ends the daemon but does not unmount the file system.
 func (f *fuseFS) die() {
-	_ = f.dev.Close() // fails if the descriptor is closed already
+	_ = f.dev.Close() // an error means that the descriptor is already closed
 	<-f.done
 }

@@ -114,7 +114,7 @@ func FuzzCredentials(f *testing.F) {
 		f.Add(name, uint32(1000), uint64(enterCapabilities), []byte(name))
 	}
 	f.Fuzz(func(t *testing.T, name string, uid uint32, caps uint64, raw []byte) {
-		_, _, _ = credentials(string(raw)) // must not panic
+		_, _, _ = credentials(string(raw)) // credentials must not panic on any text
 		status := fmt.Sprintf("Name:\t%s\nUmask:\t0022\nUid:\t0\t0\t0\t%d\nCapPrm:\t0\nCapEff:\t%016x\nCapBnd:\t0\n", escaped(name, "\n\\"), uid, caps)
 		gotUID, gotCaps, err := credentials(status)
 		if err != nil || gotUID != uid || gotCaps != caps {

@@ -33,8 +33,8 @@ const scanFactor = 6
 // HungError reports that a call did not return within its time limit. The call may have taken
 // effect already, or may take effect later.
 type HungError struct {
-	Call  string    // "look at", "unmount"…
-	Path  string    // a path or a device
+	Call  string    // the kind of call, such as "look at" or "unmount"
+	Path  string    // the path or the device of the call
 	Since time.Time // when the hanging call began
 }
 
@@ -56,7 +56,7 @@ type slot struct {
 
 func (s *slot) held() *slot { return s }
 
-// job is the interface of *call[T] for all result types T.
+// job is a *call[T] with any result type T.
 type job interface {
 	run()
 	held() *slot
@@ -64,14 +64,14 @@ type job interface {
 
 // gate holds the running calls, and the goroutines that wait for the next call.
 type gate struct {
-	bound time.Duration // the time limit of a call; calls of kindScan have a longer one
+	bound time.Duration // the time limit of a call; calls of kindScan have a longer limit
 	mu    sync.Mutex
 	busy  map[slotKey]*slot
 	crew  crew
 }
 
-// start begins a call, unless another call with the same key is running. In that case it returns
-// the other call. It gives the call to a waiting goroutine or, if there is none, to a new one.
+// start begins the call j, unless another call with the same key is running. In that case it
+// returns the other call. A waiting goroutine runs j or, if there is none, a new goroutine.
 func (g *gate) start(j job) (other *slot) {
 	s := j.held()
 	g.mu.Lock()
@@ -95,7 +95,7 @@ func (g *gate) start(j job) (other *slot) {
 	return nil
 }
 
-// serve makes a call, and then more calls as long as serveOne keeps the goroutine.
+// serve makes a call, and then further calls as long as serveOne returns true.
 func (g *gate) serve(j job) {
 	next := make(chan job, 1) // buffered, so that sending a call never blocks
 	for more := true; more && g.serveOne(j, next); {
@@ -103,8 +103,8 @@ func (g *gate) serve(j job) {
 	}
 }
 
-// serveOne makes one call, and reports whether the goroutine is now in the crew. It frees the slot
-// even if the call ends its goroutine.
+// serveOne makes one call, and reports whether the goroutine now waits in the crew for its next
+// call. It frees the slot even if the call ends its goroutine.
 func (g *gate) serveOne(j job, next chan job) (kept bool) {
 	returned := false
 	defer func() {
@@ -112,8 +112,8 @@ func (g *gate) serveOne(j job, next chan job) (kept bool) {
 		g.mu.Lock()
 		delete(g.busy, s.key)
 
-		// The goroutine joins the crew before the caller gets the result. A caller that makes
-		// several calls one after another then always gets the same goroutine.
+		// The goroutine joins the crew of waiting goroutines before the caller gets the result. A
+		// caller that makes several calls one after another then always gets the same goroutine.
 		kept = returned && g.crew.add(next, g.sweep)
 		g.mu.Unlock()
 		close(s.done)
@@ -134,7 +134,7 @@ func (g *gate) sweep() {
 	}
 }
 
-// call is a call that is running, or that starts when another call with the same key has returned.
+// call is one call. It is running, or it starts when another call with the same key has returned.
 type call[T any] struct {
 	slot
 	gate  *gate
@@ -148,9 +148,9 @@ type call[T any] struct {
 
 // bounded runs fn, which may block forever, and waits for the result no longer than the time limit.
 // If a call with the same key is already running, bounded first waits for that call, up to the time
-// limit of that call. It then runs fn all the same, because the result of the other call may be
-// outdated. It fails with *HungError (also after the context's deadline), with the context's error,
-// or with the error of fn.
+// limit of that call. It then still runs fn, because the result of the other call may be outdated.
+// It fails with *HungError (also after the context's deadline), with the context's error, or with
+// the error of fn.
 func bounded[T any](ctx context.Context, g *gate, k kind, path string, fn func() (T, error)) (T, error) {
 	return begin(ctx, g, k, path, fn).wait(ctx)
 }

@@ -19,8 +19,8 @@ import (
 type Guard string
 
 const (
-	// GuardNone means that the place cannot or must not have the flag. The reason is that the place
-	// is no directory, is a mount point, is not empty, or is in a file system without this flag.
+	// GuardNone means that the place cannot or must not have the flag, because the place is not a
+	// directory, is a mount point, is not empty, or is in a file system without this flag.
 	GuardNone Guard = ""
 
 	// GuardOff means that the directory can have the flag, but does not have it.
@@ -53,8 +53,8 @@ func (p *Place) SetGuard(ctx context.Context) error {
 		if err := setFlags(fd, flags|immutable); err != nil {
 			return GuardNone, err
 		}
-		// Since the flag is set, no process can create a file in the directory. The result of this
-		// check is therefore final.
+		// Now that the flag is set, no process can create a file in the directory. The result of
+		// this check is therefore final.
 		if empty, err := emptyDir(fd); !empty || err != nil {
 			return GuardNone, errors.Join(err, setFlags(fd, flags))
 		}
@@ -142,8 +142,8 @@ func emptyDir(fd int) (bool, error) {
 	}
 }
 
-// Directory returns the identity of the directory at a place. With this identity, Unguard finds the
-// directory even after a rename. After the time limit Directory fails with *HungError.
+// Directory returns the identity of the directory at a place. Unguard can use this identity to find
+// the directory even after a rename. After the time limit Directory fails with *HungError.
 func (p *Place) Directory(ctx context.Context) (volume.GuardedDir, error) {
 	own, err := p.Duplicate() // the caller may close p before the call returns
 	if err != nil {

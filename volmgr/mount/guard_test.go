@@ -55,7 +55,8 @@ func TestSetGuardLate(t *testing.T) {
 	t.Logf("%d of 2000 files were made", both)
 }
 
-// TestSettled checks that Settled fails while a bind can still happen after its caller gave up.
+// TestSettled checks that Settled fails while a bind mount that exceeded its time limit may still
+// be made.
 func TestSettled(t *testing.T) {
 	h, ctx := boundedHost(t, 100*time.Millisecond), context.Background()
 	release := make(chan struct{})

@@ -154,7 +154,8 @@ func (c *collector) table() bool {
 
 // kernel finds loop devices and swap areas that use files of the mount.
 func (c *collector) kernel() {
-	loops, _ := filepath.Glob(string(c.r.sysfs) + "/block/loop*/loop/backing_file") // the pattern is valid
+	// Glob fails only for an invalid pattern.
+	loops, _ := filepath.Glob(string(c.r.sysfs) + "/block/loop*/loop/backing_file")
 	for _, f := range loops {
 		data, err := os.ReadFile(f)
 		if file := strings.TrimSuffix(string(data), "\n"); err == nil && within(file, c.path) {

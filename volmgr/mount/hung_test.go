@@ -171,7 +171,8 @@ func TestHungErrorSays(t *testing.T) {
 	}
 }
 
-// TestUnmountsDoNotQueue checks that each way to unmount works while the previous way hangs.
+// TestUnmountsDoNotQueue checks that each way to unmount (plain, forced, lazy) works while the
+// previous way hangs.
 func TestUnmountsDoNotQueue(t *testing.T) {
 	at := mkdir(t, tempDir(t), "m")
 	h, ctx := boundedHost(t, 2*time.Second), context.Background() // long enough for calls that do not hang

@@ -31,7 +31,7 @@ type changer struct {
 
 	// Tests set these fields to simulate an older kernel.
 	noSetattr bool // a kernel before 5.12
-	noHandles bool // a filter refuses name_to_handle_at
+	noHandles bool // a system call filter refuses name_to_handle_at
 }
 
 // Namespace returns the inode number of the mount namespace.
@@ -80,7 +80,7 @@ type point struct {
 	readOnly bool   // the mount or the whole file system is read-only
 	attr     uint64 // the attributes in the form of mount_setattr(2)
 	deleted  bool   // the mounted directory or file was deleted
-	shared   bool   // mounts below this one propagate to other namespaces
+	shared   bool   // new mounts below this mount propagate to other namespaces
 }
 
 // fromStatmount returns the point that a reply describes. The point does not refer to the memory of

@@ -21,7 +21,7 @@ func hosts(t testing.TB) (now, old, older *Host) {
 	return now, old, older
 }
 
-// see looks at a path with Hosts for all kernels, and checks that the results agree.
+// see runs Look at a path with the Host for each kernel version, and checks that the results agree.
 func see(t testing.TB, path string) volume.Sight {
 	t.Helper()
 	now, old, older := hosts(t)
@@ -265,7 +265,7 @@ func TestLookWhenTheDeviceIsGone(t *testing.T) {
 	bindAt(t, ext4, node)
 	h := newHost(t)
 	sys := mkdir(t, dir, "sys")
-	h.sysfs = sysfs(sys) // an empty directory does not prove that the device is gone
+	h.sysfs = sysfs(sys) // if sysfs is empty, the device may still exist
 	for _, path := range []string{at, node} {
 		if s := h.Look(context.Background(), path); s.Seen != volume.SeenMount {
 			t.Errorf("no sysfs: %+v", s)

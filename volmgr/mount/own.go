@@ -54,7 +54,8 @@ func (h *Host) Own(ctx context.Context, path string, o Ownership, progress func(
 	return nil
 }
 
-// follow waits for the end of a walk, as long as the walk visits more files.
+// follow waits until a walk ends. It fails with *HungError if the walk visits no further file
+// within the time limit.
 func follow(ctx context.Context, c *call[struct{}], w *walk, progress func(int)) error {
 	for c.before != nil {
 		if err := c.before.wait(ctx, c.bound); err != nil {

@@ -15,7 +15,8 @@ import (
 )
 
 // Place is an open directory or file on which the agent mounts. If the path later leads to another
-// file, the agent still mounts on the open one. Only one goroutine at a time may use a Place.
+// file, the agent still mounts on the file that it opened. Only one goroutine at a time may use a
+// Place.
 type Place struct {
 	h    *Host
 	file *os.File // opened with O_PATH; the garbage collector closes it if the caller forgets to
@@ -37,10 +38,10 @@ func (h *Host) OpenPlace(ctx context.Context, path string) (*Place, error) {
 	})
 }
 
-// BorrowPlace returns a Place with a copy of a descriptor of another process, which lends it to the
-// agent. That process must be in this mount namespace, and its descriptor must be open (O_PATH) on
-// path. BorrowPlace does not open the path itself. The other process may close its descriptor as
-// soon as BorrowPlace returns.
+// BorrowPlace returns a Place for a descriptor that another process lends to the agent. The Place
+// contains a copy of the descriptor. The other process must be in this mount namespace, and its
+// descriptor must be open (O_PATH) on path. BorrowPlace does not open the path itself. The other
+// process may close its descriptor as soon as BorrowPlace returns.
 func (h *Host) BorrowPlace(pid, fd int, path string) (*Place, error) {
 	var ns unix.Stat_t
 	if err := unix.Stat(h.procPath(pid, "ns/mnt"), &ns); err != nil {

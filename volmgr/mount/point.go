@@ -37,8 +37,8 @@ func (r *reader) pointOf(st unix.Statx_t, fd int, path string, extra uint64) (po
 		fd = unix.AT_FDCWD
 	}
 
-	// Even with an empty mask, statx returns the mount id of mountinfo. Even a FUSE mount of
-	// another user answers such a call.
+	// Even with an empty mask, statx returns the mount id that mountinfo shows. A FUSE mount of
+	// another user answers a call with an empty mask too.
 	st, err := statx(fd, path, flags, 0)
 	if err != nil {
 		return point{}, err
@@ -70,9 +70,9 @@ func (r *reader) openPoint(fd int, extra uint64) (point, error) {
 	return r.pointOf(st, fd, "", extra)
 }
 
-// slowPoint describes the mount at the mount point path, for a path on which statx fails. It
-// returns nil if path is no mount point. It reads the mount id from an O_PATH descriptor, because
-// that needs no answer from the file system.
+// slowPoint describes the mount at the mount point path. It is used if statx fails on path. It
+// returns nil if path is not a mount point. It reads the mount id from an O_PATH descriptor,
+// because this way needs no answer from the file system.
 func (r *reader) slowPoint(path string) (*point, error) {
 	table, err := r.table(nil)
 	if err != nil {
@@ -109,9 +109,9 @@ func (r *reader) slowPoint(path string) (*point, error) {
 	return nil, nil
 }
 
-// find describes the mount at the mount point path. It returns nil if path is no mount point. The
-// parameter extra has the same meaning as for pointOf. If find returns both a point and an error,
-// the mount does not work. If it returns only an error, a mount above path does not work.
+// find describes the mount at the mount point path. It returns nil if path is not a mount point.
+// The parameter extra has the same meaning as for pointOf. If find returns both a point and an
+// error, the mount does not work. If it returns only an error, a mount above path does not work.
 func (r *reader) find(path string, extra uint64) (unix.Statx_t, *point, error) {
 	// Cached attributes are sufficient, because the kernel can return them even if the storage is
 	// dead.
@@ -154,7 +154,7 @@ func (r *reader) rootAt(path string) (unix.Statx_t, error) {
 	return st, err
 }
 
-// mountRoot reports whether a descriptor is open on the root of a mount.
+// mountRoot reports whether the file that is open as fd is the root of a mount.
 func (r *reader) mountRoot(fd int) (bool, error) {
 	st, err := statFD(fd, lookMask)
 	if err != nil {
@@ -171,7 +171,7 @@ func (r *reader) mountRoot(fd int) (bool, error) {
 	return r.mountedAt(path)
 }
 
-// refuseMount returns an error if a descriptor is open on the root of a mount.
+// refuseMount returns an error if the file that is open as fd is the root of a mount.
 func (r *reader) refuseMount(fd int) error {
 	root, err := r.mountRoot(fd)
 	if err == nil && root {

@@ -232,7 +232,8 @@ func (p procfs) Changes(ctx context.Context, pause time.Duration, fn func()) err
 	}
 	defer closeFD(wake)
 	stop := context.AfterFunc(ctx, func() {
-		_, _ = unix.Write(wake, binary.NativeEndian.AppendUint64(nil, 1)) // fails only if the counter is full, but then the poll wakes up too
+		// The write fails only if the counter is full, and a full counter also wakes the poll.
+		_, _ = unix.Write(wake, binary.NativeEndian.AppendUint64(nil, 1))
 	})
 	defer stop()
 	fn()

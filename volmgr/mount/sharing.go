@@ -108,7 +108,7 @@ func (t sharingTest) run(pid int) (a Apart, err error) {
 	defer closeFD(here)
 	there, err := openIn(proc, t.dir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		_, err = readlinkat(proc, "root") // fails if the process has ended
+		_, err = readlinkat(proc, "root") // readlinkat fails if the process has ended
 		return Apart{NoPath: err == nil}, err
 	}
 	if err != nil {
@@ -122,8 +122,8 @@ func (t sharingTest) run(pid int) (a Apart, err error) {
 }
 
 // canaries mounts a canary in each of the two namespaces, and checks whether each canary appears in
-// the other namespace. The descriptors here and there are open on the tested directory, as the host
-// and the process see the directory.
+// the other namespace. The parameters here and there are descriptors of the tested directory, as
+// seen by the host and by the process.
 func (t sharingTest) canaries(proc, here, there int) (a Apart, err error) {
 	if err := t.clear(); err != nil {
 		return a, err
@@ -208,7 +208,8 @@ func visit(proc, dir int, fn func() error) error {
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			defer runtime.UnlockOSThread() // keep this thread locked until another thread has run fn
+			// Keep this thread locked, so that the next goroutine gets another thread.
+			defer runtime.UnlockOSThread()
 			done <- visit(proc, dir, fn)
 			return
 		}

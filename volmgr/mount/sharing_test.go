@@ -26,7 +26,8 @@ func sharedDir(t *testing.T) string {
 	return dir
 }
 
-// apart starts a process in a new mount namespace. Before that, a script runs in the namespace.
+// apart starts a process in a new mount namespace. Before the process starts, the script runs in
+// the new namespace.
 func apart(t *testing.T, propagation, script string) (pid int) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -91,7 +92,7 @@ func TestSharing(t *testing.T) {
 				tt.then(t, dir)
 			}
 			h := newHost(t)
-			for range 2 { // the second iteration simulates a restarted agent
+			for range 2 { // the second iteration acts like a restarted agent
 				if got, err := h.Sharing(context.Background(), pid, inner); got != tt.want || err != nil {
 					t.Errorf("%+v, %v, want %+v", got, err, tt.want)
 				}

@@ -16,12 +16,12 @@ const (
 	statmountMntRoot  = 0x8
 	statmountMntPoint = 0x10
 	statmountFSType   = 0x20
-	statmountSBSource = 0x200 // needs Linux 6.13
+	statmountSBSource = 0x200 // this flag needs Linux 6.13
 	listmountRoot     = ^uint64(0)
 )
 
-// The constants at… are offsets of fields in struct statmount. The field of a string contains the
-// position of the string, relative to strAt.
+// The constants whose names begin with "at" are the offsets of fields in struct statmount. The
+// field of a string contains the position of the string, relative to strAt.
 const (
 	atMask      = 8
 	atDevMajor  = 16
@@ -31,7 +31,7 @@ const (
 	atMntID     = 40
 	atMntIDOld  = 56
 	atMntAttr   = 64
-	atMntShare  = 72 // mnt_propagation
+	atMntShare  = 72 // field mnt_propagation
 	atMntRoot   = 104
 	atMntPoint  = 108
 	atSBSource  = 124

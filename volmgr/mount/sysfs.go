@@ -51,10 +51,11 @@ func (s sysfs) Block(dev string) BlockDevice {
 	return b
 }
 
-// Loops returns the loop devices that have a file until a process explicitly detaches them. The
+// Loops returns the loop devices that keep their file until a process explicitly detaches them. The
 // keys are device numbers.
 func (s sysfs) Loops() map[string]BlockDevice {
-	found, _ := filepath.Glob(string(s) + "/block/loop*/loop") // the pattern is valid
+	// Glob fails only for an invalid pattern.
+	found, _ := filepath.Glob(string(s) + "/block/loop*/loop")
 	loops := map[string]BlockDevice{}
 	for _, dir := range found {
 		number, err := os.ReadFile(filepath.Dir(dir) + "/dev")
@@ -83,8 +84,9 @@ func (s sysfs) Replaced(dev volume.Device) bool {
 }
 
 // diskSequence returns the sequence number (diskseq) of the disk to which a device or partition
-// belongs, or 0 if there is none. It also returns 0 for the device mapper. The sequence number of
-// such a device proves nothing, because its table can be exchanged while it is mounted.
+// belongs, or 0 if there is none. It also returns 0 for a device of the device mapper. The sequence
+// number of such a device proves nothing, because its mapping table can be exchanged while it is
+// mounted.
 func (s sysfs) diskSequence(dev string) uint64 {
 	if strings.HasPrefix(s.deviceName(dev), "dm-") {
 		return 0
@@ -139,8 +141,8 @@ func (s sysfs) deviceGone(dev string) bool {
 	return s.available() == nil
 }
 
-// available returns an error if sysfs does not show block devices. In that case the absence of one
-// device proves nothing.
+// available returns an error if sysfs does not show block devices. A device that is missing in such
+// a sysfs may still exist.
 func (s sysfs) available() error { return unix.Access(string(s)+"/dev/block", unix.F_OK) }
 
 // unattached reports whether a loop device has no file. While a loop device has a file, its
@@ -153,10 +155,11 @@ func (s sysfs) unattached(dev string) bool {
 }
 
 // companions returns all devices of the btrfs file system that contains the given device. If the
-// device belongs to no btrfs, the result is this device alone.
+// device does not belong to a btrfs file system, the result is this device alone.
 func (s sysfs) companions(dev string) []string {
 	name := s.deviceName(dev)
-	found, _ := filepath.Glob(string(s) + "/fs/btrfs/*/devices/" + filepath.Base(name)) // the pattern is valid
+	// Glob fails only for an invalid pattern.
+	found, _ := filepath.Glob(string(s) + "/fs/btrfs/*/devices/" + filepath.Base(name))
 	devs := []string{dev}
 
 	for _, f := range found {

@@ -30,8 +30,8 @@ type Entry struct {
 	Covered bool
 }
 
-// Under returns the mounts at and below root from one read of the mount table. As far as the kernel
-// keeps the order, older mounts come first.
+// Under returns the mounts at and below root from one read of the mount table. They have the order
+// of the mount table, in which older mounts usually come first.
 func (h *Host) Under(root string) ([]Entry, error) {
 	root = filepath.Clean(root)
 	actual, err := bounded(context.Background(), &h.gate, kindLook, root, func() (string, error) { return h.canonical(root) })

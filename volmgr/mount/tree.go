@@ -50,7 +50,8 @@ type knownTree struct {
 	tree
 }
 
-// contain reports whether the source of a mount is dir or lies below dir, as InTree describes.
+// contain reports whether the source of a mount is dir or lies below dir. See InTree for the
+// details.
 func (t *trees) contain(r *reader, id volume.MountIdentity, dir string) (bool, error) {
 	st, err := statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, lookMask|unix.STATX_INO)
 	if errors.Is(err, unix.ENOENT) {

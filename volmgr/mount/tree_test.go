@@ -65,7 +65,7 @@ func TestInTree(t *testing.T) {
 				{ours, true},
 				{mkdir(t, ours, "deep/er"), true},
 				{write(t, ours+"/file", ""), true},
-				{sibling, false}, // its name has the same beginning, but it is another directory
+				{sibling, false}, // the path of this directory only begins with the same text
 				{foreign, false},
 				{"/proc", false},
 			} {
@@ -83,12 +83,12 @@ func TestInTree(t *testing.T) {
 				}
 				check(t, unix.Unmount(at, 0))
 			}
-			// A file system that is mounted in the directory does not count.
+			// InTree must not count a file system that is mounted below the tested directory.
 			mountFS(t, "tmpfs", "t", mkdir(t, ours, "planted"), 0, "")
 			if in, err := newHost(t).InTree(see(t, ours+"/planted").Identity, ours); in || err != nil {
 				t.Errorf("planted: %v, %v", in, err)
 			}
-			// The source of this mount was deleted, but the mount still counts.
+			// The source of this mount was deleted, but InTree must still count the mount.
 			bindAt(t, mkdir(t, ours, "gone"), mkdir(t, dir, "at-gone"))
 			check(t, os.Remove(ours+"/gone"))
 			if in, err := newHost(t).InTree(see(t, dir+"/at-gone").Identity, ours); !in || err != nil {
