@@ -10,12 +10,12 @@ import (
 )
 
 // TestRestoreRuntime checks that a restore recreates docker's volume names, the references of
-// containers to these names, and the claim that the containers share. A container that was started
-// after the backup keeps its reference too. On another host, a restore recreates no names, because
-// no container there can refer to them.
+// containers to these names, and the claim that the containers share. The reference of a container
+// that was started after the backup remains too. On another host, a restore recreates no volume
+// names, because no container on that host uses them.
 func TestRestoreRuntime(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, &harness.Box{Name: "docker"}) // the test needs no docker daemon
+	s := newServed(t, &harness.Box{Name: "docker"}) // this test uses no docker daemon
 	call := func(method, name, id string, opts map[string]string) map[string]any {
 		t.Helper()
 		code, answer := s.call("VolumeDriver."+method, map[string]any{"Name": name, "ID": id, "Opts": opts})
@@ -43,7 +43,7 @@ func TestRestoreRuntime(t *testing.T) {
 	if _, out := harness.Restore(s.Host, 0, file); out["docker data"] != api.OutcomePresent {
 		t.Errorf("the second time: %v", out)
 	}
-	call("Unmount", "data", "c1", nil) // c2 still uses the volume, although no list shows c2
+	call("Unmount", "data", "c1", nil) // c2 still uses the volume
 	s.holds("data docker mounted docker 1")
 	if got := fmt.Sprint(call("Mount", "data", "c3", nil)["Mountpoint"]); got != path {
 		t.Errorf("mounted at %s, and was at %s", got, path)

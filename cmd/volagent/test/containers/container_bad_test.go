@@ -13,8 +13,9 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestContainerBad checks that the agent reports each mistake with its reason and a fix. Once the
-// mistake is corrected, the plugin becomes ready without a further command.
+// TestContainerBad checks mistakes in the configuration of a plugin in a container. The agent
+// reports each mistake with its reason and a fix. After the mistake is corrected, the plugin
+// becomes ready without another command.
 func TestContainerBad(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		r := harness.SharedBox(t, name)
@@ -78,7 +79,7 @@ func containerNoRuntime(t *testing.T, h contained) {
 	h.Start("rec")
 }
 
-// containerNoImage checks that the agent starts the plugin once the missing image exists.
+// containerNoImage checks that the agent starts the plugin as soon as the missing image exists.
 func containerNoImage(t *testing.T, h contained) {
 	image := "localhost/late-" + filepath.Base(h.Dir) + ":1"
 	c := h.recorder(nil)
@@ -91,8 +92,8 @@ func containerNoImage(t *testing.T, h contained) {
 	h.box.Must(t, "rmi", "-f", image)
 }
 
-// containerPull checks that the plugin's status shows a slow pull. The agent aborts the pull when
-// the plugin or the agent is stopped.
+// containerPull checks that the plugin's status shows a slow image pull. The agent aborts the pull
+// when the plugin or the agent is stopped.
 func containerPull(t *testing.T, h contained) {
 	image := "localhost/pulled-" + filepath.Base(h.Dir) + ":1"
 	gate := filepath.Join(h.Dir, "gate")
@@ -114,7 +115,7 @@ fi`, gate, harness.PluginImage, image, filepath.Join(h.Dir, "args")))
 	h.Start()
 	h.says(api.PluginStarting, "pulling image "+image)
 	h.Await("the pull to be under way", func() bool { return pulls("began") == 1 })
-	h.Volctl("plugin", "stop", "rec") // during the pull
+	h.Volctl("plugin", "stop", "rec") // stop the plugin during the pull
 	h.Await("the pull to end", func() bool { return pulls("ended") == 1 })
 	h.Volctl("plugin", "start", "rec", "--no-wait")
 	h.says(api.PluginStarting, "pulling image "+image)
@@ -131,8 +132,8 @@ fi`, gate, harness.PluginImage, image, filepath.Join(h.Dir, "args")))
 	h.box.Must(t, "rmi", "-f", image)
 }
 
-// containerFileGone removes the file of a plugin that runs in a container. The agent keeps the
-// container until the last claim is detached, and then removes it.
+// containerFileGone removes the plugin file of a plugin that runs in a container. The agent keeps
+// the container until the last claim is detached, and then removes the container.
 func containerFileGone(t *testing.T, h contained) {
 	h.writeContainer(h.recorder(nil))
 	h.Start("rec")
@@ -148,8 +149,8 @@ func containerFileGone(t *testing.T, h contained) {
 	h.Await("the container to go", func() bool { return len(h.containers()) == 0 })
 }
 
-// containerAgentDies kills the agent after the runtime created a container and before the agent
-// learns of the container. The next agent must find this container and create no second one.
+// containerAgentDies kills the agent after the runtime has created a container but before the agent
+// knows about the container. The next agent must find this container and create no second one.
 func containerAgentDies(t *testing.T, h contained) {
 	once := filepath.Join(h.Dir, "once")
 	h.recordArgs(fmt.Sprintf(`if [ "$1" = run ] && mkdir %s 2>/dev/null; then
@@ -169,8 +170,9 @@ fi`, once, h.box.Name))
 	}
 }
 
-// containerRecordLost checks that the agent recognizes a container by its labels when the state
-// database is lost. The agent replaces a container that it created from another definition.
+// containerRecordLost deletes the state database while the plugin's container runs. The next agent
+// recognizes the container by its labels. If the container was created from another definition, the
+// agent replaces the container.
 func containerRecordLost(t *testing.T, h contained) {
 	lose := func() {
 		h.Kill()
@@ -197,7 +199,7 @@ func containerRecordLost(t *testing.T, h contained) {
 }
 
 // containerNameTaken creates a foreign container with the name that the agent wants to use. The
-// agent must not touch this container.
+// agent must not touch the foreign container.
 func containerNameTaken(t *testing.T, h contained) {
 	h.writeContainer(h.recorder(nil))
 	h.Start("rec")
@@ -211,8 +213,8 @@ func containerNameTaken(t *testing.T, h contained) {
 	h.Volctl("plugin", "start", "rec")
 }
 
-// containerNotShared checks that the agent does not start the container if the host could not see
-// the container's mounts.
+// containerNotShared checks that the agent does not start a container whose mounts would be
+// invisible on the host.
 func containerNotShared(t *testing.T, h contained) {
 	dir := filepath.Join(h.Dir, "d")
 	h.Must(syscall.Mount("", dir, "", syscall.MS_PRIVATE, ""))
@@ -226,8 +228,8 @@ func containerNotShared(t *testing.T, h contained) {
 	h.says(api.PluginReady)
 }
 
-// TestDockerDown checks that the plugin's status names a docker daemon that is down. The plugin's
-// container stops with the daemon, and the plugin becomes ready again when the daemon is back.
+// TestDockerDown stops the docker daemon, which also stops the plugin's container. The plugin's
+// status must name the stopped daemon. When the daemon is back, the plugin must become ready again.
 func TestDockerDown(t *testing.T) {
 	t.Parallel()
 	b := harness.OwnBox(t, &harness.Box{Name: "docker"})
@@ -245,8 +247,8 @@ func TestDockerDown(t *testing.T) {
 	h.only()
 }
 
-// TestDockerHangs checks that a hung docker daemon blocks no request and does not disturb a running
-// plugin. The operator can still stop the plugin.
+// TestDockerHangs checks that a hung docker daemon neither blocks requests to the agent nor
+// disturbs a running plugin. The operator can still stop the plugin.
 func TestDockerHangs(t *testing.T) {
 	t.Parallel()
 	b := harness.OwnBox(t, &harness.Box{Name: "docker"})
@@ -259,7 +261,7 @@ func TestDockerHangs(t *testing.T) {
 	began := time.Now()
 	quickly := func(what string) {
 		t.Helper()
-		if took := time.Since(began); took > 8*time.Second { // a request must not wait for a docker command, whose timeout is 10 s
+		if took := time.Since(began); took > 8*time.Second { // docker commands have 10 s
 			t.Errorf("with a daemon that hangs, %s took %s", what, took)
 		}
 		began = time.Now()

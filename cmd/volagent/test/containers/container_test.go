@@ -19,13 +19,13 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// contained is a host on which the plugin "rec" runs in a container.
+// contained is a test host on which the plugin "rec" runs in a container.
 type contained struct {
 	harness.Recorded
 	box *harness.Box
 }
 
-// bothRuntimes runs a test with podman and with docker.
+// bothRuntimes runs a test once with podman and once with docker.
 func bothRuntimes(t *testing.T, test func(t *testing.T, name string)) {
 	t.Parallel()
 	for _, name := range []string{"podman", "docker"} {
@@ -36,7 +36,7 @@ func bothRuntimes(t *testing.T, test func(t *testing.T, name string)) {
 	}
 }
 
-// newContained prepares the host but does not start an agent.
+// newContained prepares a host for the plugin "rec" in a container. It does not start an agent.
 func newContained(t testing.TB, b *harness.Box) contained {
 	t.Helper()
 	h := harness.Recorded{Host: harness.NewHost(t)}
@@ -48,8 +48,8 @@ func newContained(t testing.TB, b *harness.Box) contained {
 	return inContainers(h, b)
 }
 
-// inContainers prepares a host for plugins in containers. The agent uses the container runtime of
-// the tests, and the data dir is a shared mount.
+// inContainers prepares a host for plugins in containers. The agent on this host uses the given
+// container runtime, and its data dir is a shared mount.
 func inContainers(r harness.Recorded, b *harness.Box) contained {
 	r.T.Helper()
 	h := contained{r, b}
@@ -62,7 +62,7 @@ func inContainers(r harness.Recorded, b *harness.Box) contained {
 			h.T.Logf("the plugin's log:\n%s", h.ReadFiles("d/plugins/rec/plugin.log"))
 		}
 		if b.Daemon != nil {
-			h.Must(b.Daemon.Process.Signal(syscall.SIGCONT)) // a failed test may have left the daemon stopped
+			h.Must(b.Daemon.Process.Signal(syscall.SIGCONT)) // the daemon may be suspended
 		}
 		if b.Daemon != nil || b.Name == "podman" {
 			h.Must(b.RemoveAll("--filter", "label=volagent.dir="+h.place()))
@@ -73,7 +73,7 @@ func inContainers(r harness.Recorded, b *harness.Box) contained {
 	return h
 }
 
-// containerWay returns a function that prepares a host to run the plugin in a container.
+// containerWay returns a function that prepares a host on which the plugin runs in a container.
 func containerWay(name string) func(harness.Recorded) {
 	return func(r harness.Recorded) {
 		h := inContainers(r, harness.SharedBox(r.T, name))
@@ -81,7 +81,7 @@ func containerWay(name string) func(harness.Recorded) {
 	}
 }
 
-// shareDataDir makes the data dir a shared mount. On most hosts all mounts are shared.
+// shareDataDir makes the data dir a shared mount, because all mounts are shared on most hosts.
 func shareDataDir(h *harness.Host) {
 	h.T.Helper()
 	dir := filepath.Join(h.Dir, "d")
@@ -90,14 +90,14 @@ func shareDataDir(h *harness.Host) {
 	h.Must(syscall.Mount("", dir, "", syscall.MS_SHARED, ""))
 }
 
-// place returns the directory that the agent keeps for the plugin "rec".
+// place returns the agent's directory for the plugin "rec".
 func (h contained) place() string { return filepath.Join(h.Dir, "d", "plugins", "rec") }
 
 // container is the "container" section of a plugin file.
 type container = map[string]any
 
-// writeContainer writes the plugin file with the given container section. The argument more
-// contains additional keys and values.
+// writeContainer writes the plugin file with the given container section. The variadic argument
+// contains further keys and values of the file.
 func (h contained) writeContainer(c container, more ...any) {
 	h.T.Helper()
 	c["runtime"] = h.box.Name
@@ -112,8 +112,8 @@ func (h contained) writeContainer(c container, more ...any) {
 	h.Must(os.Rename(name+".new", name))
 }
 
-// recorder returns a container section for the recording plugin with additional environment
-// variables.
+// recorder returns a container section for the recording plugin. The plugin gets the additional
+// environment variables in env.
 func (h contained) recorder(env map[string]any) container {
 	h.T.Helper()
 	vars, err := h.Config.Environment()
@@ -134,13 +134,14 @@ func (h contained) shell(script string) container {
 	return container{"image": harness.ShellImage, "args": []string{script}}
 }
 
-// containers returns the ids of this host's containers, whether they are running or not.
+// containers returns the ids of this host's containers, both running and stopped.
 func (h contained) containers() []string {
 	h.T.Helper()
 	return strings.Fields(h.box.Must(h.T, "ps", "-aq", "--no-trunc", "--filter", "label=volagent.dir="+h.place()))
 }
 
-// only returns the id of this host's container. It fails the test unless there is exactly one.
+// only returns the id of this host's container. It fails the test unless exactly one container
+// exists.
 func (h contained) only() string {
 	h.T.Helper()
 	all := h.containers()
@@ -158,7 +159,7 @@ func (h contained) plugin() *api.Plugin {
 	return p
 }
 
-// says waits until the plugin has the given state and its reason contains the given words.
+// says waits until the plugin has the given state with a reason that contains the given words.
 func (h contained) says(state string, words ...string) {
 	h.T.Helper()
 	var p *api.Plugin
@@ -171,9 +172,9 @@ func (h contained) says(state string, words ...string) {
 	h.T.Fatalf("the plugin is %s: %q; want %s: %q", p.State, p.Reason, state, words)
 }
 
-// recordArgs puts a script into PATH in place of the runtime's program. The script appends its
-// arguments to a file, runs the shell commands in first, and then runs the program. recordArgs
-// returns the name of the file.
+// recordArgs puts a wrapper script for the container runtime's program into the agent's PATH. The
+// wrapper appends its arguments to a file, runs the shell commands in first, and then runs the real
+// program. recordArgs returns the path of the file with the arguments.
 func (h contained) recordArgs(first string) (notes string) {
 	h.T.Helper()
 	program, err := exec.LookPath(h.box.Name)
@@ -195,9 +196,9 @@ func (h contained) setPath(path string) {
 	}
 }
 
-// TestContainer checks the life of a plugin in a container. The container outlives the agent,
-// restarts after a kill, and can be stopped and started. Only the container sees the plugin's
-// secret.
+// TestContainer checks the life of a plugin in a container. The container keeps running when the
+// agent ends, restarts after a kill, and can be stopped and started. The plugin's secret is visible
+// only in the container.
 func TestContainer(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		const planted = "pl4nt3d-c0nt41n3r"
@@ -229,7 +230,7 @@ func TestContainer(t *testing.T) {
 			h.ExpectCalls(mark)
 		}
 
-		// Kill the container without the agent.
+		// Kill the container with the runtime's command, without the agent.
 		h.box.Must(t, "kill", id)
 		h.Await("another container", func() bool { p := h.plugin(); return p.State == api.PluginReady && p.PID != pid })
 		p := h.plugin()
@@ -244,7 +245,7 @@ func TestContainer(t *testing.T) {
 		}) {
 			t.Error("no event tells of the kill")
 		}
-		h.box.Must(t, "rm", "-f", h.only()) // removing the container must have the same effect
+		h.box.Must(t, "rm", "-f", h.only()) // the agent must also replace a removed container
 		h.Await("another container", func() bool { q := h.plugin(); return q.State == api.PluginReady && q.PID != p.PID })
 		h.only()
 
@@ -276,9 +277,9 @@ func TestContainer(t *testing.T) {
 	})
 }
 
-// TestContainerLogs checks that the plugin's log has all lines of the container in their order.
-// This includes the last line and the lines that the container wrote while no agent was running. A
-// line appears twice only after a kill of the agent.
+// TestContainerLogs checks that the plugin's log contains all lines of the container in the right
+// order. This includes the last line, and the lines that the container wrote while no agent ran. A
+// line may appear twice only after a kill of the agent.
 func TestContainerLogs(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		h := newContained(t, harness.SharedBox(t, name))
@@ -296,7 +297,8 @@ func TestContainerLogs(t *testing.T) {
 		}
 		id := h.only()
 		h.Must(os.WriteFile(filepath.Join(h.place(), "state", "end"), nil, 0o644))
-		// Do not send requests to the agent here, because a request would make it read the log.
+		// Do not send a request to the agent here, because a request would make the agent read the
+		// container's log.
 		h.Await("the container to be gone", func() bool { return !slices.Contains(h.containers(), id) })
 		h.says(api.PluginBackingOff, "exited with status 3 before it was ready")
 		got := lines()
@@ -307,11 +309,11 @@ func TestContainerLogs(t *testing.T) {
 		n, twice := 1, 0
 		for _, l := range got[:last] {
 			if l == "token ***" {
-				continue // a line of stderr may overtake lines of stdout
+				continue // lines of stderr and stdout may change their order
 			}
 			number, err := strconv.Atoi(strings.TrimPrefix(l, "line "))
 			if err == nil && number < n && twice < 3 {
-				n, twice = number, twice+1 // the killed agent had copied these lines without recording that
+				n, twice = number, twice+1 // the agent was killed after it copied these lines
 			}
 			if number != n {
 				t.Fatalf("after line %d comes %q", n-1, l)

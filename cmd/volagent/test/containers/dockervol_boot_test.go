@@ -13,11 +13,12 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestRuntimeReboot cuts the power while two containers share one volume and a third container uses
-// another volume. At the next boot the runtime restarts one container, which must find its data.
-// The volume without a running container must lose its claim. Docker runs with live-restore, so the
-// agent must not mistake containers of the earlier boot for running ones. Both runtimes are tested
-// in the same boots, because the agent needs minutes to be sure that no container remains.
+// TestRuntimeReboot simulates a power cut while two containers share one volume and a third
+// container uses another volume. After the reboot the runtime restarts one container, which must
+// find its data. The volume without a running container must lose its claim. Docker runs with
+// live-restore, so the agent must not treat containers of the earlier boot as running. One test
+// covers both runtimes at the same time, because the agent needs minutes to be sure that no
+// container remains.
 func TestRuntimeReboot(t *testing.T) {
 	boot := harness.FakeBoots(t)
 	var hosts []served
@@ -44,12 +45,13 @@ func TestRuntimeReboot(t *testing.T) {
 		s.Start("local")
 		if s.box.Name == "docker" {
 			s.Must(s.box.StartDaemon())
-		} else { // podman-restart.service runs the same command
+		} else { // podman-restart.service runs the same command at boot
 			s.box.Must(t, "start", "--all", "--filter", "restart-policy=always")
 		}
 	}
 	for _, s := range hosts {
-		s.reaped(s.both()[0]) // docker's second reference ends with the claim
+		// Docker keeps the reference for the stopped container until the claim ends.
+		s.reaped(s.both()[0])
 		if got := s.sh("again", "cat /data/f"); got != "on" {
 			t.Errorf("it reads %q", got)
 		}
@@ -64,8 +66,8 @@ func TestRuntimeReboot(t *testing.T) {
 	}
 }
 
-// both returns the expected claims while two containers share one volume and a third container uses
-// another volume. Podman has only one reference for all containers of a volume.
+// both returns the claims that must exist while two containers share one volume and a third
+// container uses another volume. Podman has only one reference for all containers of a volume.
 func (s served) both() []string {
 	name, two := s.box.Name, 1
 	if name == "docker" {
@@ -74,9 +76,9 @@ func (s served) both() []string {
 	return []string{fmt.Sprintf("data %s mounted %s %d", name, name, two), fmt.Sprintf("own %s mounted %s 1", name, name)}
 }
 
-// powerCut simulates a power cut. It kills all processes, removes all mounts, and removes all files
-// that a host keeps in memory. The processes are the agent, the plugins, the runtime with its
-// helpers, and the containers.
+// powerCut simulates a power cut. It kills the agent, the plugins, the runtime with its helper
+// processes, and the containers. It also removes all mounts, and all files that a real host keeps
+// only in memory.
 func (s served) powerCut(containers ...string) {
 	s.T.Helper()
 	var pids []int
@@ -88,8 +90,8 @@ func (s served) powerCut(containers ...string) {
 		pids = append(pids, pid)
 	}
 	s.Kill()
-	// Stop all processes before killing them. Otherwise one process could see the end of another
-	// process, and report it or restart that process.
+	// Suspend all processes before killing them. Otherwise one process could notice the death of
+	// another process, and report or restart the dead process.
 	pids = slices.Concat(processesNaming(s.T, s.box.Dir), pids)
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
 		for _, pid := range pids {
@@ -99,7 +101,7 @@ func (s served) powerCut(containers ...string) {
 		}
 	}
 	if s.box.Daemon != nil {
-		_ = s.box.Daemon.Wait() // the daemon was killed
+		_ = s.box.Daemon.Wait() // Wait returns an error because the daemon was killed
 		s.box.Daemon = nil
 	}
 	s.Await("the end of all", func() bool {

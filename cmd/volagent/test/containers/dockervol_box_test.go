@@ -24,7 +24,7 @@ import (
 type served struct {
 	*harness.Host
 	box    *harness.Box
-	driver string // name of the agent's plugin in the runtime
+	driver string // name of the agent's volume plugin in the runtime
 }
 
 // newServed starts an agent that serves volumes to the given runtime.
@@ -80,7 +80,7 @@ func withDriver(t testing.TB, r *harness.Box, driver, sock string) *harness.Box 
 	return own
 }
 
-// create creates a volume with a command of the runtime.
+// create creates a volume with a command of the container runtime.
 func (s served) create(name string, opts ...string) (string, error) {
 	args := []string{"volume", "create", "--driver", s.driver}
 	for _, o := range opts {
@@ -89,11 +89,11 @@ func (s served) create(name string, opts ...string) (string, error) {
 	return s.box.Run(append(args, name)...)
 }
 
-// run starts a container that sleeps. Each volume has the form of the -v option.
+// run starts a container that only sleeps. Each volume is written as for the option -v.
 func (s served) run(name string, volumes ...string) {
 	s.T.Helper()
 	s.box.Must(s.T, s.runArgs(name, volumes...)...)
-	s.T.Cleanup(func() { _, _ = s.box.Run("rm", "-f", name) }) // a later check finds leftovers
+	s.T.Cleanup(func() { _, _ = s.box.Run("rm", "-f", name) }) // other checks find leftovers
 }
 
 func (s served) runArgs(name string, volumes ...string) []string {
@@ -110,7 +110,8 @@ func (s served) sh(name, words string) string {
 	return s.box.Must(s.T, "exec", name, "/bin/busybox", "sh", "-c", words)
 }
 
-// claims returns all claims as "volume alloc state runtime references".
+// claims returns one string for each claim: its volume, alloc, state, runtime, and number of
+// references.
 func (s served) claims() (out []string) {
 	s.T.Helper()
 	var claims []api.Claim
@@ -124,7 +125,7 @@ func (s served) claims() (out []string) {
 	return out
 }
 
-// holds waits until exactly the given claims exist.
+// holds waits until the host has exactly the given claims.
 func (s served) holds(want ...string) {
 	s.T.Helper()
 	var got []string
@@ -154,7 +155,7 @@ func (s served) says(out string, err error, words ...string) {
 	}
 }
 
-// call sends a request of docker's volume plugin protocol to the agent, as docker does.
+// call sends a request of docker's volume plugin protocol to the agent, in the same way as docker.
 func (s served) call(method string, q map[string]any) (code int, answer map[string]any) {
 	s.T.Helper()
 	raw, err := json.Marshal(q)
@@ -185,5 +186,5 @@ func (s served) inspect(name string) (v struct {
 	return v
 }
 
-// unique returns a name that no other test uses in the shared runtime.
+// unique returns a name that no other test with the shared runtime uses.
 func (s served) unique(name string) string { return name + "." + filepath.Base(s.Dir) }

@@ -13,10 +13,10 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestRuntimeCopy checks docker cp from a running container. Docker mounts the container's volume
-// once more for the copy, and unmounts it once afterwards. The container writes continuously and
-// must keep its volume. It must also keep the volume if the agent is killed during the copy and has
-// only the count on disk.
+// TestRuntimeCopy checks docker cp with a running container. For each copy, docker mounts the
+// container's volume once more and then unmounts it once. The container writes continuously and
+// must keep its volume. The container must also keep the volume if the agent is killed during the
+// copy, so that the next agent knows only the stored reference count.
 func TestRuntimeCopy(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, harness.SharedBox(t, "docker"))
@@ -37,7 +37,7 @@ func TestRuntimeCopy(t *testing.T) {
 		t.Errorf("copied out: %q, %v", raw, err)
 	}
 
-	// The copy still uses the volume while the agent is killed and restarted.
+	// The copy uses the volume while the agent is killed and started again.
 	s.sh(a, "/bin/busybox dd if=/dev/zero of=/data/big bs=1M count=16 2>&1")
 	finish := s.copying(a, "/data/big")
 	s.Kill()
@@ -53,9 +53,9 @@ func TestRuntimeCopy(t *testing.T) {
 	s.box.Must(t, "volume", "rm", data)
 }
 
-// TestRuntimeCountsWrong checks wrong reference counts, which a killed agent may leave. If the
+// TestRuntimeCountsWrong checks reference counts that are wrong after a kill of the agent. If the
 // count is too low, a running container must keep its volume. If the count is too high, the claim
-// must still end with the container.
+// must still end after the container has ended.
 func TestRuntimeCountsWrong(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, harness.SharedBox(t, "docker"))
@@ -94,7 +94,7 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	s.grows(a)
 
 	s.box.Must(t, "rm", "-f", a)
-	s.holds(high + " docker mounted docker 2") // docker's Unmount ends the claim on low
+	s.holds(high + " docker mounted docker 2") // the end of container a freed volume low
 	s.box.Must(t, "rm", "-f", b)
 	s.holds(high + " docker mounted docker 1")
 	s.reaped()
@@ -102,8 +102,8 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	s.box.Must(t, "volume", "rm", low, high)
 }
 
-// ref returns the stored id of docker's reference to a volume. It returns "" unless there is
-// exactly one reference.
+// ref returns the stored id of docker's only reference to a volume. It returns "" if the volume
+// does not have exactly one reference.
 func (s served) ref(name string) string {
 	s.T.Helper()
 	out, _ := harness.Inspect(s.Host, "--json")
@@ -122,7 +122,7 @@ func (s served) ref(name string) string {
 	return ""
 }
 
-// writing starts a container that continuously appends to a file of its volume.
+// writing starts a container that continuously appends to a file on its volume.
 func (s served) writing(name, data string) {
 	s.T.Helper()
 	args := s.runArgs(name, data+":/data")
@@ -132,7 +132,7 @@ func (s served) writing(name, data string) {
 	s.grows(name)
 }
 
-// grows waits until the file that the container writes has grown.
+// grows waits until the container has appended to its file, and asserts that no write failed.
 func (s served) grows(name string) {
 	s.T.Helper()
 	size := func() string {
@@ -145,7 +145,7 @@ func (s served) grows(name string) {
 	}
 }
 
-// copying starts docker cp from a container and returns after the copy has started. The copy then
+// copying starts a docker cp from a container and returns when the copy has begun. The copy then
 // blocks on a full pipe until the test calls finish.
 func (s served) copying(name, path string) (finish func()) {
 	s.T.Helper()

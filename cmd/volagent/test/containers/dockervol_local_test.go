@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestRuntimeLocalVolume checks the case that docker cannot reach the agent. Docker then creates a
-// local volume on the host's disk under the name of an agent's volume. The doctor must find this
+// TestRuntimeLocalVolume checks a volume that docker uses while the agent is unreachable. Docker
+// then creates a local volume with the same name on the host's disk. The doctor must find the local
 // volume. After the local volume is removed, the name refers to the agent's volume again.
 func TestRuntimeLocalVolume(t *testing.T) {
 	t.Parallel()
@@ -51,8 +51,8 @@ func TestRuntimeLocalVolume(t *testing.T) {
 	s.box.Must(t, "volume", "rm", data)
 }
 
-// awaitNoFindings waits until the doctor reports no problem. On a busy machine, docker may answer too
-// late for an examination, which the doctor then reports.
+// awaitNoFindings waits until the doctor has no findings. On a busy machine the doctor may first
+// report that docker answered too late.
 func (s served) awaitNoFindings(when string) {
 	s.T.Helper()
 	var ids []string
@@ -66,8 +66,8 @@ func (s served) awaitNoFindings(when string) {
 }
 
 // TestRuntimeKilledInGet kills the agent during a Get request. Docker repeats the request to the
-// next agent, but without the volume name. Docker must not understand the answer as "no such
-// volume", because docker would then create a volume on the host's disk.
+// next agent, but without the volume's name. The agent's answer must not mean "no such volume",
+// because docker would then create a local volume on the host's disk.
 func TestRuntimeKilledInGet(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, harness.SharedBox(t, "docker"))
@@ -75,7 +75,7 @@ func TestRuntimeKilledInGet(t *testing.T) {
 	if out, err := s.create(data, "plugin=local"); err != nil {
 		t.Fatal(out)
 	}
-	s.Kill() // this closes docker's idle connections, so that docker opens a new one
+	s.Kill() // the restart makes docker open a new connection
 	s.Start("local")
 	before := s.connections()
 	stopped := s.Cmd.Process
@@ -102,9 +102,9 @@ func TestRuntimeKilledInGet(t *testing.T) {
 	s.box.Must(t, "volume", "rm", data)
 }
 
-// connections returns the number of connections on the plugin's socket, accepted or not, plus one
-// for the listening socket. The kernel lists the socket under the temporary path at which the agent
-// created it.
+// connections returns one more than the number of connections to the plugin's socket, because it
+// also counts the listening socket. The kernel lists the socket with the temporary path at which
+// the agent created it.
 func (s served) connections() int {
 	s.T.Helper()
 	raw, err := os.ReadFile("/proc/net/unix")

@@ -17,9 +17,9 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestRuntimeCreates checks that the options of the runtime's command decide whether the agent
-// creates a volume or uses a registered one. The runtime reports wrong options in its answer, and a
-// failed create leaves no volume.
+// TestRuntimeCreates checks how the options of the runtime's create command decide whether the
+// agent creates a volume or uses a registered one. The runtime reports wrong options, and a failed
+// create leaves no volume.
 func TestRuntimeCreates(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, harness.SharedBox(t, name))
@@ -45,8 +45,8 @@ func TestRuntimeCreates(t *testing.T) {
 			t.Errorf("no call: %d %v", code, answer)
 		}
 
-		// Use the registered volume under another name, and create a volume with a plugin. Only the
-		// option reclaim=delete deletes the data.
+		// Use the registered volume under another name, and create a new volume. Only the option
+		// reclaim=delete makes a removal delete the data.
 		if out, err = s.create(s.unique("other"), "device="+a); err != nil {
 			t.Fatal(out)
 		}
@@ -67,8 +67,8 @@ func TestRuntimeCreates(t *testing.T) {
 	})
 }
 
-// TestRuntimePluginDown starts a container while the plugin is down. The start fails with the
-// reason before the runtime's own timeout, and leaves no claim and no mount.
+// TestRuntimePluginDown starts a container while the plugin is down. The start fails before the
+// runtime's own timeout and reports the reason. It leaves no claim and no mount.
 func TestRuntimePluginDown(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, harness.SharedBox(t, name))
@@ -90,8 +90,8 @@ func TestRuntimePluginDown(t *testing.T) {
 	})
 }
 
-// TestRuntimeEnds checks that a claim ends when its container is killed. It also checks a reference
-// for which the runtime has no container.
+// TestRuntimeEnds checks that a claim ends when its container is killed. A claim also ends if its
+// only reference belongs to a container that docker does not know.
 func TestRuntimeEnds(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, harness.SharedBox(t, name))
@@ -102,7 +102,7 @@ func TestRuntimeEnds(t *testing.T) {
 			}
 		}
 		s.run(a, data+":/data")
-		if name == "docker" { // every client except podman uses docker's protocol
+		if name == "docker" { // this request belongs to docker's protocol
 			if code, answer := s.call("VolumeDriver.Mount", map[string]any{"Name": lost, "ID": "0123"}); code != 200 || answer["Mountpoint"] == "" {
 				t.Fatalf("mount: %d %v", code, answer)
 			}
@@ -121,8 +121,8 @@ func TestRuntimeEnds(t *testing.T) {
 	})
 }
 
-// reaped waits until exactly the given claims remain. The agent may need minutes to detach the
-// claims of ended containers.
+// reaped waits until only the given claims remain. The agent may need minutes to detach the claims
+// of ended containers.
 func (s served) reaped(want ...string) {
 	s.T.Helper()
 	for end := time.Now().Add(300 * time.Second); strings.Join(s.claims(), ",") != strings.Join(want, ","); time.Sleep(200 * time.Millisecond) {
@@ -132,9 +132,9 @@ func (s served) reaped(want ...string) {
 	}
 }
 
-// TestRuntimeDaemonKilled kills dockerd. With live-restore the containers continue to run, and the
-// agent unmounts their volumes when they end. Without live-restore the containers end, and no claim
-// and no mount remains.
+// TestRuntimeDaemonKilled kills dockerd. With live-restore, the containers continue to run, and the
+// agent unmounts their volumes when the containers end. Without live-restore, the containers end,
+// and no claim or mount may remain.
 func TestRuntimeDaemonKilled(t *testing.T) {
 	t.Parallel()
 	for _, live := range []bool{true, false} {
@@ -150,7 +150,7 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 			s.sh("ca", "echo on > /data/f")
 			s.holds("data docker mounted docker 2")
 			s.Must(b.Daemon.Process.Kill())
-			_ = b.Daemon.Wait() // the daemon was killed
+			_ = b.Daemon.Wait() // Wait returns an error because the daemon was killed
 			b.Daemon = nil
 			s.Must(b.StartDaemon())
 			if !live {
@@ -178,8 +178,8 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 	}
 }
 
-// TestRuntimeExclusive checks that the option exclusive gives each container its own claim. The
-// volume's access mode decides whether several claims can exist at the same time.
+// TestRuntimeExclusive checks that each container gets its own claim if the volume has the option
+// exclusive. The volume's access mode decides whether several claims can exist at the same time.
 func TestRuntimeExclusive(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, harness.SharedBox(t, "docker"))
@@ -208,11 +208,11 @@ func TestRuntimeExclusive(t *testing.T) {
 	s.box.Must(t, "volume", "rm", one, many)
 }
 
-// TestRuntimeSocket checks that the plugin socket belongs to root. The agent refuses other users
+// TestRuntimeSocket checks that only root can use the plugin socket. The agent refuses other users
 // even if the socket's mode admits them.
 func TestRuntimeSocket(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, &harness.Box{Name: "docker"}) // the test needs no docker daemon
+	s := newServed(t, &harness.Box{Name: "docker"}) // this test uses no docker daemon
 	info, err := os.Stat(s.pluginSocket())
 	s.Must(err)
 	if info.Mode().Perm() != 0o600 {
@@ -235,12 +235,12 @@ func TestRuntimeSocket(t *testing.T) {
 	}
 }
 
-// asNobody sends a request with the user id 65534, which has no rights.
+// asNobody sends a request to the plugin socket with the user id 65534, an unprivileged user.
 func (s served) asNobody(request string) (answer string) {
 	s.T.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the thread stays locked, so it ends with the goroutine
+		runtime.LockOSThread() // the locked thread ends with its goroutine
 		if _, _, no := syscall.RawSyscall(syscall.SYS_SETRESUID, 65534, 65534, 65534); no != 0 {
 			done <- no
 			return
@@ -261,8 +261,8 @@ func (s served) asNobody(request string) (answer string) {
 	return answer
 }
 
-// TestRuntimeDeadlock checks the warning about a plugin that runs in a docker container and serves
-// volumes to docker.
+// TestRuntimeDeadlock checks the agent's warning about a plugin that runs in a docker container and
+// also serves volumes to docker.
 func TestRuntimeDeadlock(t *testing.T) {
 	t.Parallel()
 	h := newContained(t, harness.SharedBox(t, "docker"))
@@ -292,9 +292,9 @@ func TestRuntimeDeadlock(t *testing.T) {
 	}
 }
 
-// TestRuntimeEndsUntold ends a container while no agent runs, so the agent misses the end. The
-// claim of a docker container ends nevertheless. Podman's own count is then too high by one, so
-// podman would not call the agent for the next container. Therefore podman's claim remains until
+// TestRuntimeEndsUntold ends a container while no agent runs. With docker, the claim ends after the
+// next start of the agent. Podman has its own mount count, which is then too high by one. With this
+// count, podman would not call the agent for the next container. Therefore the claim remains until
 // podman's count is correct again.
 func TestRuntimeEndsUntold(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
@@ -310,7 +310,7 @@ func TestRuntimeEndsUntold(t *testing.T) {
 			t.Fatal("no process watches over the container, so nothing shows when its end is dealt with")
 		}
 		s.Kill()
-		_, _ = s.box.Run("kill", a) // the command may report that the volume could not be unmounted
+		_, _ = s.box.Run("kill", a) // podman may fail to unmount the volume
 		s.Await("its end", func() bool {
 			return s.box.Must(t, "inspect", "--format", "{{.State.Running}}", a) == "false"
 		})
@@ -337,7 +337,7 @@ func TestRuntimeEndsUntold(t *testing.T) {
 	})
 }
 
-// processesNaming returns the processes whose arguments contain the given word.
+// processesNaming returns the pids of the processes whose arguments contain the given word.
 func processesNaming(t testing.TB, word string) (pids []int) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -345,7 +345,7 @@ func processesNaming(t testing.TB, word string) (pids []int) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		raw, _ := os.ReadFile(name) // the process may have ended
+		raw, _ := os.ReadFile(name) // ReadFile fails if the process has already ended
 		if !strings.Contains(string(raw), word) {
 			continue
 		}

@@ -22,20 +22,21 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// way is one way to run a plugin, such as a command or a container.
+// way is one way to run a plugin, for example as a command or in a container.
 type way struct {
 	name string
 	// plugin is the id of the plugin.
 	plugin string
-	// prepare prepares the host for this way. The test calls it before the agent starts.
+	// prepare prepares the host for this way of running the plugin. The test calls prepare before
+	// the agent starts.
 	prepare func(h harness.Recorded)
 }
 
 // TestRunners runs the same test with each way to run a plugin. During the test a process writes to
 // one volume, and a client repeatedly claims and detaches another volume. The test replaces the
 // agent by another version, and each agent must take over the running plugin. Then the test kills
-// the plugin 50 times, and the plugin restarts each time. The plugin's status and the events must
-// show this.
+// the plugin 50 times. The plugin must restart each time, and the plugin's status and the events
+// must show the restarts.
 func TestRunners(t *testing.T) {
 	for _, w := range []way{
 		{"exec", "rec", func(h harness.Recorded) { h.WritePlugin(callTimeout) }},
@@ -51,18 +52,18 @@ func TestRunners(t *testing.T) {
 	}
 }
 
-// callTimeout is the timeout of each call to the plugin. After a kill during an unstage, the next
-// agent waits this long, because it cannot know earlier that the plugin has finished the call.
+// callTimeout is the timeout of each call to the plugin. If the agent is killed during a
+// NodeUnstageVolume, the next agent waits for this time, because the call may still be in progress.
 const callTimeout = "5s"
 
-// writePluginFile writes a plugin file. The line runner defines how the agent runs the plugin.
+// writePluginFile writes a plugin file. The line in runner defines how the agent runs the plugin.
 func writePluginFile(h harness.Recorded, id, runner string) {
 	h.T.Helper()
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", id+".yaml"), fmt.Appendf(nil, "id: %s\n%s\ntimeouts: {node: %s, controller: %s}\n",
 		id, runner, callTimeout, callTimeout), 0o644))
 }
 
-// kills is the number of times that a test kills a plugin in a row.
+// kills is the number of times that the test kills a plugin.
 const kills = 50
 
 func (w way) run(t *testing.T) {
@@ -104,7 +105,7 @@ func (w way) run(t *testing.T) {
 	h.ExpectExit(0, " healthy", "node", "status")
 }
 
-// killed kills the plugin repeatedly and waits for each restart.
+// killed kills the plugin repeatedly and waits for a restart after each kill.
 func (w way) killed(h harness.Recorded) {
 	h.T.Helper()
 	before := w.status(h)
@@ -149,7 +150,7 @@ func (w way) volume(h harness.Recorded, id string) {
 	h.Register(id, "single-node-writer")
 }
 
-// serveSocket runs the plugin without the agent, and restarts it whenever it ends.
+// serveSocket runs the plugin outside the agent and restarts the plugin whenever it ends.
 func serveSocket(h harness.Recorded) {
 	socket := filepath.Join(h.Dir, "csi.sock")
 	writePluginFile(h, "rec", "socket: "+socket)
@@ -164,7 +165,7 @@ func serveSocket(h harness.Recorded) {
 			cmd := exec.CommandContext(ctx, self)
 			cmd.Env = append(append(os.Environ(), "CSI_ENDPOINT=unix://"+socket), env...)
 			cmd.Stderr = h.Log
-			_ = cmd.Run() // the process was killed
+			_ = cmd.Run() // Run returns an error when the process is killed
 		}
 	})
 	h.T.Cleanup(func() { cancel(); over.Wait() })
@@ -173,12 +174,12 @@ func serveSocket(h harness.Recorded) {
 // load is a client that repeatedly claims and detaches one volume.
 type load struct {
 	h      *harness.Host
-	cycles atomic.Int64 // completed cycles
+	cycles atomic.Int64 // number of completed cycles
 	cancel context.CancelFunc
 	over   sync.WaitGroup
 }
 
-// startLoad starts a load on a volume. The load ends with the test at the latest.
+// startLoad starts a load on a volume. The load stops at the end of the test, if not earlier.
 func startLoad(h *harness.Host, volume string) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{h: h, cancel: cancel}
@@ -193,8 +194,8 @@ func startLoad(h *harness.Host, volume string) *load {
 	return l
 }
 
-// do runs one command and reports whether the command succeeded. The command may fail only because
-// no agent is running.
+// do runs one command and reports whether the command succeeded. A failure is an error of the test
+// unless no agent is running.
 func (l *load) do(ctx context.Context, args ...string) bool {
 	cmd := exec.Command(filepath.Join(harness.BinDir, "volctl"), append([]string{"volume"}, args...)...)
 	cmd.Env = l.h.Env
@@ -208,14 +209,14 @@ func (l *load) do(ctx context.Context, args ...string) bool {
 		l.cancel()
 		return false
 	}
-	select { // the agent is being restarted
+	select { // wait for the restart of the agent
 	case <-ctx.Done():
 	case <-time.After(20 * time.Millisecond):
 	}
 	return false
 }
 
-// stop ends the load after its current cycle.
+// stop stops the load and waits for the end of its current cycle.
 func (l *load) stop() { l.cancel(); l.over.Wait() }
 
 // mountsOf returns the lines of the mount table for the paths of one volume.

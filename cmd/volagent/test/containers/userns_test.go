@@ -12,11 +12,11 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// remapped lists the host's subordinate ids for containers with their own user namespaces. docker's
-// --userns-remap=nobody and podman's --userns=auto need them.
+// remapped contains subordinate ids for containers with their own user namespaces. The options
+// --userns-remap=nobody of docker and --userns=auto of podman need them.
 const remapped = "nobody:200000:65536\nnogroup:200000:65536\ncontainers:300000:1000000\n"
 
-// giveSubIDs mounts a file with the ids of remapped over the host's /etc/subuid and /etc/subgid.
+// giveSubIDs mounts a file that contains remapped over the host's /etc/subuid and /etc/subgid.
 var giveSubIDs = sync.OnceValue(func() error {
 	file := filepath.Join(harness.BinDir, "subids")
 	if err := os.WriteFile(file, []byte(remapped), 0o644); err != nil {
@@ -25,9 +25,10 @@ var giveSubIDs = sync.OnceValue(func() error {
 	return errors.Join(syscall.Mount(file, "/etc/subuid", "", syscall.MS_BIND, ""), syscall.Mount(file, "/etc/subgid", "", syscall.MS_BIND, ""))
 })
 
-// TestRuntimeUserNamespaces checks a container whose root is another user on the host. The
-// container must reach its volume although that user cannot enter the directories above the target.
-// It must also reach the target of a claim that docker or podman bind-mounts into it.
+// TestRuntimeUserNamespaces checks a container whose root user is an unprivileged user on the host.
+// The container must reach its volume, although the unprivileged user cannot enter the directories
+// above the target. The container must also reach the target of a claim that docker or podman
+// bind-mounts into the container.
 func TestRuntimeUserNamespaces(t *testing.T) {
 	if err := giveSubIDs(); err != nil {
 		t.Fatal(err)
@@ -84,10 +85,10 @@ func TestRuntimeUserNamespaces(t *testing.T) {
 	}
 }
 
-// rootsVolumes checks the owner of a volume's root directory if docker creates the volume. The
-// directory belongs to root in docker's containers, as with docker's own volumes. An owner that the
-// create command requests takes precedence. An owner that a container sets remains. A volume that
-// existed before docker used it keeps its owner.
+// rootsVolumes checks the owner of the root directory of docker volumes. If docker creates the
+// volume, the directory belongs to the root user of docker's containers. An owner in the options of
+// the create command takes precedence, and an owner that a container sets later remains. A volume
+// that existed before docker used it keeps its owner.
 func (s served) rootsVolumes() {
 	const inside, outside = "200000:200000", "0:0"
 	old, name := s.unique("old"), s.unique("root")
@@ -142,8 +143,8 @@ func (s served) rootsVolumes() {
 	}
 }
 
-// podmansRoot checks that podman itself gives a volume to root in the container if the volume has
-// the option U.
+// podmansRoot checks the option U of podman, which makes the container's root user the owner of the
+// volume.
 func (s served) podmansRoot(userns []string) {
 	own, name := s.unique("own"), s.unique("root")
 	if out, err := s.create(own, "plugin=local"); err != nil {
@@ -158,8 +159,8 @@ func (s served) podmansRoot(userns []string) {
 	s.box.Must(s.T, "volume", "rm", own)
 }
 
-// gone removes a container. It retries, because a mount namespace of another test may use the
-// mounts for a moment.
+// gone removes a container. It retries, because a mount namespace of another test may still contain
+// the mounts for a moment.
 func (s served) gone(name string) {
 	s.T.Helper()
 	s.Await("the container to go", func() bool {

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestKilledWhileAdopting kills an agent before or after the commit in which the agent adopts
-// claims. The next agent must find and adopt all of these claims.
+// TestKilledWhileAdopting kills an agent before or after the commit that stores the adopted claims.
+// The next agent must find and adopt all of these claims.
 func TestKilledWhileAdopting(t *testing.T) {
 	for at, when := range []string{1: "before the commit", 2: "after it"} {
 		if when == "" {

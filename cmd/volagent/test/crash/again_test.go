@@ -39,8 +39,8 @@ func TestCrashTwice(t *testing.T) {
 	}
 }
 
-// firsts returns the points at which the first agent dies. These are all points with -crash.full,
-// and otherwise three random points.
+// firsts returns the points at which the test kills the first agent. With -crash.full these are all
+// points, and otherwise three random points.
 func (s scenario) firsts(n int) []int {
 	all := s.rand("first").Perm(n)
 	if !*crashFull {
@@ -53,9 +53,9 @@ func (s scenario) firsts(n int) []int {
 	return all
 }
 
-// twice kills the first agent at one point of the scenario and the next agent at a point of its
-// recovery. In every second case it also kills the plugin. It returns false if the recovery ended
-// before the second point.
+// twice kills the first agent at one point of the scenario, and kills the next agent at a point of
+// its recovery. In every second case it also kills the plugin. It returns false if the recovery was
+// complete before the second point.
 func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (reached bool) {
 	t.Run(fmt.Sprintf("again at %d", second), func(t *testing.T) {
 		h := s.prepare(t)
@@ -115,8 +115,9 @@ func (h *crashHost) diesOrSettles(o order) bool {
 		default:
 		}
 		if agrees() {
-			// Kill this agent, and let the built agent complete the test. This agent may still
-			// commit a change that no request waits for, and may die at that commit.
+			// Kill this agent, and complete the test with the real volagent program. Before the
+			// kill, this agent may still commit a change in the background, and may die at that
+			// commit.
 			err := cmd.Process.Kill()
 			<-ended
 			h.Cmd = nil
@@ -125,8 +126,8 @@ func (h *crashHost) diesOrSettles(o order) bool {
 			}
 			h.Must(err)
 			if len(h.points()) >= o.At {
-				// The agent had started to execute the order. It may have been killed before it
-				// killed the plugin.
+				// The agent had started to execute the order. Perhaps it was killed before it could
+				// kill the plugin, so kill the plugin here.
 				if o.Plugin == 0 {
 					return true
 				}
@@ -144,15 +145,15 @@ func (h *crashHost) diesOrSettles(o order) bool {
 }
 
 // TestCrashStart kills the agent at each commit of its first start, while the agent starts its
-// plugin. Afterwards exactly one plugin process must run, and the plugin must have been started
-// only once.
+// plugin. Afterwards exactly one plugin process must be running, and the plugin must have been
+// started only once.
 func TestCrashStart(t *testing.T) {
 	var count crashCount
 	count.report(t)
 	count.scenarios.Add(1)
 	start := func(t *testing.T, at int) (h *crashHost, points []string) {
 		h = newCrashHost(t, nil)
-		h.Slow = true // the plugin starts so slowly that the next agent cannot find it by its socket yet
+		h.Slow = true // when the next agent starts, the plugin has no socket yet
 		h.WritePlugin(crashDeadline)
 		h.order(order{At: at, Agent: true})
 		h.launch(true)

@@ -25,21 +25,21 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// crashEnv is the environment variable with the directory through which a test controls a crashing
-// agent. The crashing agent is this test binary. It runs the same code as volagent, with both test
-// seams set.
+// crashEnv is an environment variable that turns this test binary into a crashing agent. A crashing
+// agent runs the same code as volagent, but dies on the order of a test. The value of the variable
+// is the directory in which the test writes its orders.
 const crashEnv = "VOLAGENT_TEST_CRASH"
 
-// order is the content of the file "order" in the directory that crashEnv names. It tells the agent
-// at which point to die. Without this file the agent does not count points.
+// order tells the crashing agent at which point to die. It is the content of the file "order" in
+// the directory that crashEnv names. Without this file the agent counts no points.
 type order struct {
-	Run     int  // a new number resets the count of points
-	At      int  // the point at which to die, from 1; with 0 the agent only counts
-	Agent   bool // whether the agent dies
-	Plugin  int  // pid of a process that the agent kills before it dies
-	Commits bool // count only commits as points
-	// PowerOf is a file system that the agent shuts down before any process dies. If Later is set,
-	// the agent first continues for that time after the point.
+	Run     int  // a new run number resets the count of points
+	At      int  // number of the point at which to act, from 1; with 0 the agent only counts
+	Agent   bool // whether the agent kills itself
+	Plugin  int  // pid of a process that the agent first kills, or 0
+	Commits bool // whether only commits count as points
+	// PowerOf is a directory on a file system that the agent shuts down before it kills a process.
+	// If Later is not 0, the agent continues for this time before it acts.
 	PowerOf string
 	Later   time.Duration
 }
@@ -51,7 +51,8 @@ const (
 	noLogFlush    = 2
 )
 
-// crasher counts the points that the agent reaches, and kills the agent at one of them.
+// crasher counts the points that the agent reaches. It kills the agent at the point that the order
+// names.
 type crasher struct {
 	dir string
 
@@ -71,8 +72,9 @@ func (c *crasher) commit(p statedb.Point) {
 	c.point(when+" commit", true)
 }
 
-// call counts one point before each CSI call and one point after it. It ignores calls that query a
-// plugin's identity and capabilities, because their number depends on how fast the plugin starts.
+// call makes a CSI call, and counts one point before and one point after the call. It does not
+// count calls that query a plugin's identity and capabilities, because their number depends on how
+// fast the plugin starts.
 func (c *crasher) call(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	name := path.Base(method)
 	if !csitest.Mutates(name) && name != csitest.ValidateCapabilities {
@@ -84,8 +86,8 @@ func (c *crasher) call(ctx context.Context, method string, req, resp any, cc *gr
 	return err
 }
 
-// point counts and records one point, and executes the order if this is the point to die at. It
-// holds the lock meanwhile, so that no other goroutine reaches a point.
+// point counts and records one point. If the order names this point, it executes the order. It
+// holds the lock throughout, so that no other goroutine reaches a point at the same time.
 func (c *crasher) point(name string, commit bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +144,7 @@ func (o order) obey() error {
 	return nil
 }
 
-// killed kills a process and returns after the process has died.
+// killed kills a process and waits until the process is dead.
 func killed(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("cannot kill the plugin: %w", err)
@@ -172,7 +174,7 @@ func readOrder(dir string) (o order, ok bool, err error) {
 	return o, err == nil, err
 }
 
-// give writes the order to the directory, so that the agent reads it.
+// give writes the order to the directory from which the agent reads it.
 func (o order) give(dir string) error {
 	raw, err := json.Marshal(o)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestCrashBoot kills the agent at each point of its first start after a boot. During this start
-// the agent mounts all claims again, one after the other. No claim may be lost.
+// TestCrashBoot kills the agent at each point of its first start after a reboot. During this start
+// the agent mounts the volumes of all claims again, one after the other. No claim may be lost.
 func TestCrashBoot(t *testing.T) {
 	var count crashCount
 	count.report(t)
@@ -35,8 +35,8 @@ func TestCrashBoot(t *testing.T) {
 	}
 }
 
-// crashBoot kills the agent at the given point of its first start after a boot. It returns false if
-// the start ended before that point.
+// crashBoot kills the agent at the given point of its first start after a reboot. It returns false
+// if the agent does not reach this point.
 func (s scenario) crashBoot(t *testing.T, at int, boot func(*testing.T), count *crashCount) (reached bool) {
 	t.Run(fmt.Sprintf("at %d", at), func(t *testing.T) {
 		h := s.prepare(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// settle waits until agree finds no difference. After the time limit it fails the test with the
-// difference.
+// settle waits until agree finds no difference. If a difference remains after the time limit, it
+// fails the test.
 func (h *crashHost) settle() {
 	h.T.Helper()
 	end := time.Now().Add(patience)
@@ -37,9 +37,9 @@ func (h *crashHost) settle() {
 	}
 }
 
-// agree compares the agent's answers with five sources: the mount table, the directories, the
-// plugin's attachments, the calls that the plugin received, and the files in the volumes. It
-// returns an error that describes the first difference.
+// agree compares the agent's answers with the mount table, the directories, the plugin's
+// attachments, the calls that the plugin received, and the files in the volumes. It returns an
+// error that describes the first difference.
 func (h *crashHost) agree() error {
 	ctx, cancel := h.ctx()
 	defer cancel()
@@ -72,8 +72,8 @@ func (h *crashHost) agree() error {
 	return nil
 }
 
-// wanted collects the mounts, files and attachments that must exist according to the agent's
-// answers.
+// wanted collects the mounts, files and attachments that must exist if the agent's answers are
+// true.
 type wanted struct {
 	h                             *crashHost
 	mounts, below, attached, view []string
@@ -134,15 +134,15 @@ func (w *wanted) add(v api.Volume) error {
 	return nil
 }
 
-// dirs returns the files and directories that must exist below the csi directory. The files include
-// the notes of claims.
+// dirs returns the files and directories that must exist below the directory "csi" of the data dir,
+// including the notes of claims.
 func (w *wanted) dirs() []string {
 	slices.Sort(w.below)
 	return slices.Compact(w.below)
 }
 
-// holds returns an error unless a directory contains the original file of a volume. It checks only
-// volumes in which seed wrote a file.
+// holds returns an error unless the directory contains the file that seed wrote to the volume. It
+// returns nil for a volume without such a file.
 func (h *crashHost) holds(dir, id string) error {
 	if !h.seeded[id] {
 		return nil
@@ -157,8 +157,8 @@ func (h *crashHost) holds(dir, id string) error {
 	return nil
 }
 
-// usable returns an error unless the claim's alloc can use the volume in the way that the claim
-// allows.
+// usable returns an error unless the claim allows exactly the access that it should: a read-only
+// claim must refuse a write, and any other claim must accept a write.
 func (h *crashHost) usable(c api.Claim) error {
 	if err := h.holds(c.Path, c.Volume); err != nil {
 		return err
@@ -174,9 +174,9 @@ func (h *crashHost) usable(c api.Claim) error {
 	return nil
 }
 
-// reachable checks the access rights of a claim's target. Other users can reach the target only if
-// the alloc needs that. The mount options nosuid and nodev must be set, so that files in the volume
-// give such users no additional rights.
+// reachable checks the access rights of a claim's target. Other users may reach the target only if
+// the alloc needs this access. The mount options nosuid and nodev must be set, so that files in the
+// volume give other users no additional rights.
 func (h *crashHost) reachable(c api.Claim) error {
 	modes := map[string]os.FileMode{filepath.Dir(c.Target): 0o711, filepath.Join(h.Dir, "d/csi/rec/staging"): 0o700}
 	if c.At != "" {
@@ -196,8 +196,8 @@ func (h *crashHost) reachable(c api.Claim) error {
 	return nil
 }
 
-// mountPoints returns the mount points below the host's directory, one for each mount. The list
-// excludes the data dir.
+// mountPoints returns the mount point of each mount below the host's directory, except the data
+// dir.
 func (h *crashHost) mountPoints() []string {
 	var all []string
 	for line := range harness.Lines(h.Mounts()) {
@@ -209,15 +209,15 @@ func (h *crashHost) mountPoints() []string {
 	return all
 }
 
-// leftDirs returns all files and directories below the csi directory, without the content of
-// mounts.
+// leftDirs returns all files and directories below the directory "csi" of the data dir. It does not
+// descend into mounts.
 func (h *crashHost) leftDirs() []string {
 	var all []string
 	root := filepath.Join(h.Dir, "d", "csi")
 	mounts := h.mountPoints()
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // another process removed the path meanwhile
+			return nil // another process has just removed the path
 		}
 		if err != nil {
 			return err
@@ -254,8 +254,8 @@ func (h *crashHost) attachments() []string {
 	return all
 }
 
-// pluginView returns the effects that the plugin's journal shows as made and not undone. A question
-// mark marks an effect whose call did not succeed.
+// pluginView returns the effects that exist in the plugin according to its journal. A question mark
+// after an effect means that the call for this effect did not succeed.
 func (h *crashHost) pluginView() []string {
 	j, err := csitest.LoadJournal(h.Config.JournalPath())
 	h.Must(err)
@@ -270,7 +270,8 @@ func (h *crashHost) pluginView() []string {
 		case makes && c.OK():
 			view[what] = ""
 		case makes && view[what] == "" && has(view, what):
-			// An earlier call already made the effect, and this failed call does not undo it.
+			// The effect already exists from an earlier call, and a failed repetition does not undo
+			// it.
 		case makes:
 			view[what] = "?"
 		case c.OK(), c.Ended() && !c.Late && (c.Code == "NotFound" || c.Method == csitest.NodeUnpublish && !c.Mounted):
@@ -285,7 +286,8 @@ func (h *crashHost) pluginView() []string {
 	return all
 }
 
-// atMost fails the test if the plugin received the same call for the same object more than n times.
+// atMost fails the test if the plugin received the same call for the same volume and path more than
+// n times.
 func (h *crashHost) atMost(n int, since int64) {
 	h.T.Helper()
 	type call struct{ method, what string }
@@ -300,8 +302,8 @@ func (h *crashHost) atMost(n int, since int64) {
 
 func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
 
-// thing returns a name for the effect of a call. It also reports whether the call makes or undoes
-// this effect.
+// thing returns a name for the effect of a call. makes is true if the call makes this effect, and
+// false if the call undoes it.
 func thing(c csitest.Call) (what string, makes bool) {
 	switch c.Method {
 	case csitest.ControllerPublish, csitest.ControllerUnpublish:
@@ -315,8 +317,8 @@ func thing(c csitest.Call) (what string, makes bool) {
 	}
 }
 
-// finish detaches all claims and stops the agent with SIGTERM. It then checks that the state
-// database contains no pending call and no volume that the node still uses.
+// finish detaches all claims and stops the agent with SIGTERM. It then checks the state database:
+// no call may be pending, and no volume may still be in use on this node.
 func (h *crashHost) finish() {
 	h.T.Helper()
 	for _, c := range h.claimList() {
@@ -330,13 +332,13 @@ func (h *crashHost) finish() {
 	records, debts := h.records()
 	for _, d := range debts {
 		r := d.Whole()
-		r.Node.Watches = nil // watches do not count, because they only wait for late effects
+		r.Node.Watches = nil // ignore the watches, which only wait for late effects
 		if r.Held() {
 			h.T.Errorf("still owed: %+v", r)
 		}
 	}
 	for _, r := range records {
-		r.Node.Watches = nil // watches only wait for late effects
+		r.Node.Watches = nil // ignore the watches, which only wait for late effects
 		if r.Held() || r.Node.Mode != nil {
 			h.T.Errorf("still held: %+v", r)
 		}

@@ -23,7 +23,7 @@ var (
 	crashSeed = flag.Uint64("crash.seed", 1, "choose points at random from this seed, where not all are tried")
 )
 
-// victim names the processes that die.
+// victim names the processes that a test kills.
 type victim struct {
 	name          string
 	agent, plugin bool
@@ -35,7 +35,8 @@ var victims = []victim{
 	{name: "both", agent: true, plugin: true},
 }
 
-// crashCount counts the scenarios, points, kills and recoveries of a crash test.
+// crashCount counts the scenarios, points, kills and recoveries of a crash test. The field plugins
+// counts the kills of a plugin.
 type crashCount struct{ scenarios, points, kills, plugins, recoveries atomic.Int64 }
 
 func (c *crashCount) report(t *testing.T) {
@@ -47,10 +48,10 @@ func (c *crashCount) report(t *testing.T) {
 }
 
 // TestCrash kills the agent, a plugin, or both, before and after each commit of the state database
-// and each call to the plugin. Then it starts an agent on the same data dir. If only the plugin
-// died, the running agent restarts it. Without further requests the state must become consistent:
-// the records, the mount table, the directories, the calls to the plugin, the plugin's attachments,
-// and the files in the volumes.
+// and each call to the plugin. If the agent died, the test starts another agent on the same data
+// dir. If only the plugin died, the running agent restarts it. Without further requests, the
+// records must then agree with the mount table, the directories, the calls to the plugin, the
+// plugin's attachments, and the files in the volumes.
 func TestCrash(t *testing.T) {
 	var count crashCount
 	count.report(t)
@@ -72,9 +73,9 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// chosen returns the points at which the victim dies, numbered from 1. With -crash.full it returns
-// all points. It also returns all points if only the agent dies and every is set. Otherwise it
-// returns two random points for the agent, and one for each other victim.
+// chosen returns the numbers of the points at which the victim dies, from 1. With -crash.full it
+// returns all points. If only the agent dies and the scenario's field every is set, it also returns
+// all points. Otherwise it returns two random points for the agent, and one for any other victim.
 func (s scenario) chosen(v victim, n int) []int {
 	all := make([]int, n)
 	for i := range all {
@@ -94,15 +95,16 @@ func (s scenario) chosen(v victim, n int) []int {
 	return all[:some]
 }
 
-// rand returns a random number generator that depends only on the seed, the scenario and the
-// purpose.
+// rand returns a random number generator that depends only on the seed, the scenario's name and the
+// given purpose.
 func (s scenario) rand(purpose string) *rand.Rand {
 	name := fnv.New64a()
-	_, _ = name.Write([]byte(s.name + "\x00" + purpose)) // Write never fails
+	_, _ = name.Write([]byte(s.name + "\x00" + purpose)) // Write to a hash never fails
 	return rand.New(rand.NewPCG(*crashSeed, name.Sum64()))
 }
 
-// prepare returns a host that is ready for act. The host's agent executes the orders of the test.
+// prepare returns a host on which everything is ready for the scenario's request. The agent of this
+// host executes the test's orders.
 func (s scenario) prepare(t *testing.T) *crashHost {
 	t.Helper()
 	h := newCrashHost(t, s.tune)
@@ -120,12 +122,11 @@ func (s scenario) begin(h *crashHost) {
 	if s.before != nil {
 		s.before(h)
 	}
-	// Wait for the commit that no request waits for, so that this commit does not count as a point
-	// of act.
+	// Wait for commits in the background, so that they do not count as points of the request.
 	h.Await("all that was told to be on disk", h.onDisk)
 }
 
-// count runs the scenario without a death and returns all points that the agent reached.
+// count runs the scenario without killing a process, and returns all points that the agent reached.
 func (s scenario) count(t *testing.T) (points []string) {
 	t.Helper()
 	t.Run("nobody dies", func(t *testing.T) {
@@ -152,9 +153,9 @@ func (s scenario) count(t *testing.T) (points []string) {
 	return points
 }
 
-// inOrder checks the order of commits and CSI calls in a run without a death. The agent must store
-// the intent before the first call. It must store the proof of unmount before
-// ControllerUnpublishVolume. It must commit the result immediately after the last call.
+// inOrder checks the order of commits and CSI calls in a run without a kill. The agent must store
+// the intent before the first call, and the proof of unmount before ControllerUnpublishVolume.
+// After the last call it must immediately commit the result.
 func (s scenario) inOrder(t *testing.T, points []string) {
 	t.Helper()
 	if s.atOnce {
@@ -177,8 +178,8 @@ func (s scenario) inOrder(t *testing.T, points []string) {
 	}
 }
 
-// crash runs the scenario up to a point, kills the victim, and checks that the agent recovers
-// completely.
+// crash runs the scenario up to the given point, kills the victim, and checks that the agent
+// recovers completely.
 func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 	h := s.prepare(t)
 	kept, pid := h.mountsOf(s.keeps), h.PluginPID("rec")
@@ -199,7 +200,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		h.records()
 		h.launch(false)
 	} else {
-		// A commit that no request waits for may come after the answer.
+		// The agent may reach the point after its answer, by a commit in the background.
 		h.Await("the point", func() bool { return len(h.points()) >= at })
 	}
 	points := h.points()
@@ -219,7 +220,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		t.Errorf("it is done: %v; points: %q", isDone, points)
 	}
 	if v.agent && !v.plugin && !s.commits {
-		h.atMost(2, mark) // once before the death and once after it
+		h.atMost(2, mark) // one call before the kill and one after it
 	}
 	s.repeat(h, isDone)
 	if v.plugin {
@@ -238,7 +239,7 @@ func committed(points []string) (n int) {
 	return n
 }
 
-// repeat sends the interrupted request again and checks the answer.
+// repeat sends the scenario's request again and checks the answer.
 func (s scenario) repeat(h *crashHost, isDone bool) {
 	h.T.Helper()
 	err := s.act(h)
@@ -250,7 +251,8 @@ func (s scenario) repeat(h *crashHost, isDone bool) {
 	}
 }
 
-// outcome checks the state after the completion of act, whether or not a process died.
+// outcome checks the state of the host after the request is complete. It applies to all runs, with
+// or without a kill.
 func (s scenario) outcome(h *crashHost, kept string, pid int) {
 	h.T.Helper()
 	if s.after != nil {

@@ -6,10 +6,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// grownTo is the new size of volume "data", in bytes.
+// grownTo is the size of volume "data" after its expansion, in bytes.
 const grownTo = 8 << 20
 
-// expanding returns a scenario in which a volume, claimed or not, is expanded. After the intent is
+// expanding returns a scenario that expands a volume with or without claims. Once the intent is
 // stored, the agent completes the expansion without another request and without a remount.
 func expanding(name string, tune func(*csitest.Config), held ...string) scenario {
 	return scenario{
@@ -23,7 +23,7 @@ func expanding(name string, tune func(*csitest.Config), held ...string) scenario
 		},
 		done: func(h *crashHost) bool { return h.volume("data").Capacity == grownTo },
 		after: func(h *crashHost) {
-			if len(held) == 0 { // the volume may already have the new size
+			if len(held) == 0 { // the expansion may be complete before this claim
 				h.Must(h.claim("late", api.ClaimRequest{}))
 			}
 			ctx, cancel := h.ctx()
@@ -36,8 +36,8 @@ func expanding(name string, tune func(*csitest.Config), held ...string) scenario
 	}
 }
 
-// expandingClaimed returns a scenario in which another alloc claims the volume during the
-// expansion.
+// expandingClaimed returns a scenario in which another alloc claims the volume while the expansion
+// is in progress.
 func expandingClaimed(name string, tune func(*csitest.Config)) scenario {
 	s := expanding(name, tune)
 	act := s.act

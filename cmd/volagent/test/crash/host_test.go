@@ -22,24 +22,24 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// crashHost is a host whose agent or plugin dies at a point that the test orders.
+// crashHost is a host on which the agent or the plugin dies at a point that the test chooses.
 type crashHost struct {
 	harness.Recorded
 	api *apiclient.Client
-	// orders is the directory through which the test gives orders to the agent. runs is the number
-	// of orders.
+	// orders is the directory in which the test writes orders for the agent, and runs is the number
+	// of orders so far.
 	orders string
 	runs   int
-	binds  string // directory for the claims' own directories
+	binds  string // directory that contains the own directories of claims
 	starts int    // number of plugin starts that the test expects
 	seeded map[string]bool
-	// orphans allows volumes of the plugin that have no record in the agent.
+	// orphans tells whether the plugin may have volumes without a record in the agent.
 	orphans bool
-	holder  *harness.Sleeper // a process that uses a volume
+	holder  *harness.Sleeper // a process that keeps a mount busy
 }
 
-// crashDeadline is the timeout of each call to the plugin. After its start the agent waits this
-// long for late effects of earlier calls.
+// crashDeadline is the timeout of each call to the plugin. After a start the agent waits for this
+// time, because earlier calls may still take effect.
 const crashDeadline = "1s"
 
 // patience is the time limit of every wait in the crash tests.
@@ -47,8 +47,8 @@ const patience = 100 * time.Second
 
 func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	t.Helper()
-	// With a topology the test detects a resumed create that does not request the topology of the
-	// first attempt.
+	// The plugin has a topology so that the test notices if a resumed create does not repeat the
+	// topology of the first attempt.
 	placed := func(c *csitest.Config) {
 		c.Topology = map[string]string{"zone": "a"}
 		if tune != nil {
@@ -61,7 +61,7 @@ func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	h.orders, h.binds = filepath.Join(h.Dir, "o"), filepath.Join(h.Dir, "at")
 	h.Must(os.Mkdir(h.orders, 0o700))
 	h.Must(os.Mkdir(h.binds, 0o755))
-	// Disable the bundled driver, because the tests do not need its process.
+	// Disable the bundled driver, because the crash tests do not need its process.
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "local.yaml"), []byte("id: local\nsocket: "+h.Dir+"/none.sock\n"), 0o644))
 	return h
 }
@@ -70,8 +70,8 @@ func (h *crashHost) ctx() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 2*patience)
 }
 
-// launch starts an agent. If obeys is set, it starts the crashing agent, and otherwise the built
-// program.
+// launch starts an agent. If obeys is true, this is the crashing agent, and otherwise the real
+// volagent program.
 func (h *crashHost) launch(obeys bool) {
 	h.T.Helper()
 	program, env := filepath.Join(harness.BinDir, "volagent"), h.Env
@@ -85,7 +85,7 @@ func (h *crashHost) launch(obeys bool) {
 	h.Must(h.Cmd.Start())
 }
 
-// up waits until the agent answers and the plugin is ready. It returns an error if the agent ends
+// up waits until the agent responds and the plugin is ready. It returns an error if the agent ends
 // first.
 func (h *crashHost) up() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -104,7 +104,7 @@ func (h *crashHost) up() error {
 	}
 }
 
-// order tells the agent where to die. The agent counts points from 1 again.
+// order tells the agent at which point to die. The agent starts to count points from 1 again.
 func (h *crashHost) order(o order) {
 	h.T.Helper()
 	h.runs++
@@ -112,7 +112,7 @@ func (h *crashHost) order(o order) {
 	h.Must(o.give(h.orders))
 }
 
-// onDisk reports whether the database file without its log contains all committed changes.
+// onDisk reports whether the database file contains all committed changes, even without its log.
 func (h *crashHost) onDisk() bool {
 	h.T.Helper()
 	path := filepath.Join(h.Dir, "d", "state.db")
@@ -125,7 +125,7 @@ func (h *crashHost) onDisk() bool {
 	h.Must(os.WriteFile(alone, raw, 0o600))
 	synced, _, err := statedb.Inspect(alone)
 	if err != nil {
-		return false // the file was copied during a commit
+		return false // the copy was made during a commit
 	}
 	told, _, err := statedb.Inspect(path)
 	if err != nil {
@@ -153,7 +153,8 @@ func (h *crashHost) points() []string {
 	return ps
 }
 
-// dead waits until the agent has killed itself, and reports whether it did so in time.
+// dead waits until the agent has killed itself. It returns false if the agent is still alive after
+// the time limit.
 func (h *crashHost) dead() bool {
 	h.T.Helper()
 	ended := waited(h.Cmd)
@@ -178,13 +179,13 @@ func waited(cmd *exec.Cmd) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // the process state shows how the process ended
+		_ = cmd.Wait() // ProcessState shows how the process ended
 	}()
 	return ended
 }
 
-// records returns the stored records and pending calls. It opens the database itself, so the agent
-// must not run.
+// records returns the stored records and pending calls. It opens the database file itself, so no
+// agent may be running.
 func (h *crashHost) records() (all []volume.Record, debts []statedb.Leftover) {
 	h.T.Helper()
 	path := filepath.Join(h.Dir, "d", "state.db")
@@ -251,7 +252,7 @@ func (h *crashHost) create(id string) error {
 	return err
 }
 
-// seed writes a file to a volume and leaves the volume unclaimed.
+// seed writes a file to a volume through a temporary claim.
 func (h *crashHost) seed(id string) {
 	h.T.Helper()
 	h.Must(h.claimOf(id, "seed", api.ClaimRequest{}))
@@ -286,7 +287,7 @@ func (h *crashHost) pluginStarts() int {
 	return j.Starts
 }
 
-// volume returns a volume from the API, or nil if the volume does not exist.
+// volume returns the agent's answer about a volume, or nil if the volume does not exist.
 func (h *crashHost) volume(id string) *api.Volume {
 	h.T.Helper()
 	ctx, cancel := h.ctx()
@@ -312,8 +313,8 @@ func (h *crashHost) claimed(alloc string) bool {
 	return true
 }
 
-// mountsOf returns the lines of the mount table for the given allocs. The lines contain the mount
-// ids, so a new mount makes a difference.
+// mountsOf returns the lines of the mount table for the given allocs. Each line contains a mount
+// id, so a remount changes the result.
 func (h *crashHost) mountsOf(allocs []string) string {
 	var out []string
 	for line := range harness.Lines(h.Mounts()) {
@@ -326,7 +327,8 @@ func (h *crashHost) mountsOf(allocs []string) string {
 	return strings.Join(out, "\n")
 }
 
-// stored returns the directory of each volume in the plugin's storage, by volume id.
+// stored returns the directory of each volume in the plugin's storage. The keys of the map are
+// volume ids.
 func (h *crashHost) stored() map[string]string {
 	h.T.Helper()
 	all := map[string]string{}

@@ -15,18 +15,18 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestCrashPower cuts the power at each commit and, with -crash.full, at each CSI call. The file
-// system of the data dir loses all unsynced data, and all processes and mounts end. After the boot
-// every acknowledged change must exist, and each other request is either complete or has no effect.
-// The agent mounts the claims again without a request. The volumes are on another file system, as
-// with real storage.
+// TestCrashPower simulates a power cut at each commit and, with -crash.full, at each CSI call. The
+// file system of the data dir loses all unsynced data, and all processes and mounts end. After the
+// reboot, every acknowledged change must exist, and every other request must be complete or have no
+// effect. The agent must mount the claimed volumes again without a request. The volumes are on
+// another file system, like real storage, and lose no data.
 func TestCrashPower(t *testing.T) {
 	var count crashCount
 	count.report(t)
 	boot := harness.FakeBoots(t)
 	for _, s := range scenarios() {
 		if s.commits || !*crashFull && !s.every {
-			continue // a forced deregister needs its mount and the process that uses the mount
+			continue // a forced deregister needs a mount in use, which a reboot ends
 		}
 		s.commits = !*crashFull
 		t.Run(s.name, func(t *testing.T) {
@@ -46,8 +46,8 @@ func TestCrashPower(t *testing.T) {
 	}
 }
 
-// powerCut cuts the power at a point of the scenario or a little later. It then simulates the boot
-// and checks that the agent recovers.
+// powerCut simulates a power cut at a point of the scenario or shortly after it. Then it simulates
+// the reboot and checks that the agent recovers.
 func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(*testing.T), count *crashCount) {
 	h := newCrashHost(t, s.tune)
 	h.orphans = s.orphans
@@ -90,7 +90,7 @@ func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(
 	s.outcome(h, h.mountsOf(s.keeps), h.PluginPID("rec"))
 }
 
-// makeDisk puts the data dir on its own ext4 file system.
+// makeDisk creates an ext4 file system that contains only the data dir.
 func (h *crashHost) makeDisk() {
 	h.T.Helper()
 	image := filepath.Join(h.Dir, "disk")
@@ -113,7 +113,7 @@ func (h *crashHost) run(argv ...string) {
 	}
 }
 
-// unmountAll unmounts all mounts below the host's directory, the newest mount first. It retries
+// unmountAll unmounts all mounts below the host's directory, starting with the newest. It retries,
 // because a killed process may keep a file open for a moment.
 func (h *crashHost) unmountAll() {
 	h.T.Helper()

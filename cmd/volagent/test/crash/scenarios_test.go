@@ -9,33 +9,37 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// scenario describes one request during which the agent may die.
+// scenario describes one request, during which the test may kill the agent or the plugin.
 type scenario struct {
 	name string
 	tune func(*csitest.Config)
-	// before prepares the host for the request. No process dies during this preparation. Volume
-	// "data" already exists and contains a file.
+	// before prepares the host for the request. The test kills no process during this preparation.
+	// Volume "data" already exists and contains a file.
 	before func(*crashHost)
 	act    func(*crashHost) error
 	done   func(*crashHost) bool
-	// binding is the number, from 1, of the commit that makes the request binding. If the agent
-	// dies after this commit, the next agent completes the request. If the agent dies before it,
-	// the request has no effect. If binding is greater than 1, the client must repeat the request.
+	// binding is the number of the commit after which the agent must complete the request, counted
+	// from 1. If the agent dies after this commit, the next agent completes the request. If the
+	// agent dies before this commit, the request has no effect. If binding is greater than 1, the
+	// client must repeat a request that was interrupted.
 	binding int
-	// again is the error code for a repeated request that is already complete.
+	// again is the error code that the agent returns if a complete request is repeated.
 	again api.Code
 	// keeps lists the allocs whose mounts must not change.
 	keeps []string
-	// commits excludes CSI calls from the points, because they happen at unpredictable times.
+	// commits excludes CSI calls from the points, for scenarios in which the time of the calls is
+	// not predictable.
 	commits bool
-	// atOnce marks a request that makes only one commit, after one CSI call that changes nothing.
+	// atOnce marks a scenario whose request makes only one commit, after one CSI call that changes
+	// nothing.
 	atOnce bool
-	// rough marks a scenario whose state is inconsistent until the request is repeated.
+	// rough marks a scenario whose interrupted request leaves an inconsistent state until the
+	// request is repeated.
 	rough bool
-	// after cleans up after act.
+	// after cleans up after the request.
 	after   func(*crashHost)
-	orphans bool // the plugin may have a volume that the agent does not know
-	every   bool // kill the agent at every point, even without -crash.full
+	orphans bool // the plugin may have volumes without a record in the agent
+	every   bool // the agent dies at every point, even without -crash.full
 }
 
 var (
@@ -64,7 +68,7 @@ func plain(*crashHost) api.ClaimRequest    { return api.ClaimRequest{} }
 func readOnly(*crashHost) api.ClaimRequest { return api.ClaimRequest{ReadOnly: true} }
 func bound(h *crashHost) api.ClaimRequest  { return api.ClaimRequest{At: h.at("a")} }
 
-// claims claims volume "data" for each of the given allocs.
+// claims makes a claim on volume "data" for each of the given allocs.
 func (h *crashHost) claims(allocs []string) {
 	h.T.Helper()
 	for _, a := range allocs {
@@ -89,9 +93,9 @@ func claimScenarios() []scenario {
 	}
 }
 
-// upgraded returns a scenario in which an alloc claims a volume while a changed plugin starts. The
-// plugin now needs ControllerPublish and staging. The agent must store its choice of sides before
-// the first call.
+// upgraded returns a scenario in which an alloc claims a volume while the plugin restarts with
+// other capabilities. The plugin now needs ControllerPublishVolume and NodeStageVolume. The agent
+// must store which of these calls it needs before it makes the first call.
 func upgraded() scenario {
 	s := claiming("claim, plugin upgraded", harness.PublishOnly, plain)
 	s.before = func(h *crashHost) {
@@ -118,7 +122,7 @@ func upgraded() scenario {
 	return s
 }
 
-// detaching returns a scenario in which an alloc's claim is detached.
+// detaching returns a scenario in which the claim of one alloc is detached.
 func detaching(name string, tune func(*csitest.Config), req func(*crashHost) api.ClaimRequest, kept ...string) scenario {
 	return scenario{
 		name: name, tune: tune, binding: 1, keeps: kept, again: api.CodeNotFound,
@@ -182,9 +186,9 @@ func volumeScenarios() []scenario {
 	}
 }
 
-// forced returns a scenario of a forced deregister. The last claim cannot be detached, because a
-// process uses the mount. The deregister unmounts nothing, and the agent makes the pending calls
-// later. Then the volume is registered again.
+// forced returns a scenario of a forced deregister. The last claim of the volume cannot be
+// detached, because a process uses the mount. The deregister leaves the volume mounted, and the
+// agent makes the pending calls later. Then the volume is registered again.
 func forced() scenario {
 	return scenario{
 		name: "deregister -force", binding: 1, again: api.CodeNotFound, commits: true, rough: true,
@@ -201,8 +205,8 @@ func forced() scenario {
 	}
 }
 
-// stuckRelease creates a claim and detaches it. The detach cannot complete, because a process uses
-// the claim's mount.
+// stuckRelease creates a claim and starts a detach that cannot complete, because a process uses the
+// claim's mount.
 func stuckRelease(h *crashHost) {
 	h.T.Helper()
 	h.Must(h.claim("a", api.ClaimRequest{}))
@@ -210,16 +214,17 @@ func stuckRelease(h *crashHost) {
 	ctx, cancel := h.ctx()
 	defer cancel()
 	h.Must(h.api.DetachClaim(ctx, "data", "a", noWait))
-	// Wait for a long retry delay, so that no retry commits a change during the scenario.
+	// Wait until the delay between retries is long, so that no retry commits a change during the
+	// scenario.
 	h.Await("the release to be stuck, and not to be tried again soon", func() bool {
 		at := h.volume("data").Attempt
 		return at != nil && at.Tries > 2
 	})
 }
 
-// claimedAgain returns a scenario with a new claim on storage that was deregistered by force while
-// in use and then registered again. The new claim is detached before the agent has made the pending
-// calls, so the agent sends no CSI call for the new claim.
+// claimedAgain returns a scenario with storage that was deregistered by force while a process used
+// it, and then registered again. The scenario makes a new claim and detaches it before the agent
+// has made the pending calls, so the agent makes no CSI call for the new claim.
 func claimedAgain() scenario {
 	return scenario{
 		name: "claim after deregister -force", binding: 1, commits: true, rough: true,

@@ -16,8 +16,8 @@ func stateScenarios() []scenario {
 	return []scenario{draining(), restoring("restore"), restoring("restore with a claim", "a")}
 }
 
-// draining returns a scenario of a drain. A drain needs two commits: the first one stops new
-// claims, and the second one detaches the claim.
+// draining returns a scenario in which the host is drained. A drain makes two commits: the first
+// one stops new claims, and the second one detaches the claim.
 func draining() scenario {
 	return scenario{
 		name: "drain", binding: 2,
@@ -42,8 +42,8 @@ func draining() scenario {
 }
 
 // restoring returns a scenario in which a backup is restored. The backup contains volume "data" and
-// claims of the given allocs. After the backup, the test detaches the claims and deregisters the
-// volume.
+// the claims of the given allocs. Before the restore, the claims are detached and the volume is
+// deregistered.
 func restoring(name string, held ...string) scenario {
 	file := func(h *crashHost) string { return filepath.Join(h.Dir, "backup") }
 	return scenario{
