@@ -95,7 +95,7 @@ func claimScenarios() []scenario {
 
 // upgraded returns a scenario in which an alloc claims a volume while the plugin restarts with
 // other capabilities. The plugin now needs ControllerPublishVolume and NodeStageVolume. The agent
-// must store which of these calls it needs before it makes the first call.
+// must store the need for these calls before it makes the first call.
 func upgraded() scenario {
 	s := claiming("claim, plugin upgraded", harness.PublishOnly, plain)
 	s.before = func(h *crashHost) {
