@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"bufio"
 	"context"
 	"net/http"
 	"net/http/httptest"
@@ -51,5 +52,31 @@ func TestEventTypes(t *testing.T) {
 		if got := w.Body.String(); w.Code != http.StatusBadRequest || !strings.Contains(got, `\"stagde\"`) || !strings.Contains(got, "docs/troubleshooting.md") {
 			t.Errorf("%s: %d, %s", query, w.Code, got)
 		}
+	}
+}
+
+// TestEventTypesFollowed checks that a caller that follows the events receives only new events of the
+// requested type.
+func TestEventTypesFollowed(t *testing.T) {
+	log := event.Open(event.Options{})
+	s := New(Options{Service: service.New(service.Options{Events: log}), MayWrite: func(peer.Peer) bool { return false }, Log: hclog.NewNullLogger()})
+	server := httptest.NewServer(s.http.Handler)
+	defer server.Close()
+
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/v1/events?follow=true&type=staged", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := server.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }() // this also ends the handler
+
+	log.Add(volume.Event{Type: volume.EventWarning, Volume: "a"})
+	log.Add(volume.Event{Type: volume.EventStaged, Volume: "b"})
+	line, err := bufio.NewReader(answer.Body).ReadString('\n')
+	if err != nil || !strings.Contains(line, `"volume":"b"`) {
+		t.Errorf("the first event is %q, %v", line, err)
 	}
 }
