@@ -127,10 +127,9 @@ func TestDeleteSnapshot(t *testing.T) {
 	}{
 		"FailedPrecondition": {volume.ErrRefused, `plugin "ebs" refuses the request: no`},
 		"NotFound":           {volume.ErrNotFound, "not found"},
-		// Plugins give this answer for a snapshot that is a member of a group.
-		"InvalidArgument":  {volume.ErrInvalid, "refuses the request: no"},
-		"DeadlineExceeded": {volume.ErrTimeout, `unknown whether snapshot "snap-1" still exists`},
-		"Internal":         {nil, "volctl volume snapshot delete ebs snap-1 -y"},
+		"InvalidArgument":    {volume.ErrInvalid, "refuses the request: no"}, // the snapshot is in a group
+		"DeadlineExceeded":   {volume.ErrTimeout, `unknown whether snapshot "snap-1" still exists`},
+		"Internal":           {nil, "volctl volume snapshot delete ebs snap-1 -y"},
 	} {
 		c.fails[call.DeleteSnapshot] = []error{refusal(call.DeleteSnapshot, code)}
 		want(t, code, c.service().DeleteSnapshot(t.Context(), at, minute), tt.kind, tt.words)

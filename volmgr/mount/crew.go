@@ -16,9 +16,8 @@ const (
 // crew holds the waiting goroutines. Each goroutine is represented by the channel on which it
 // receives its next call. Callers of the methods must hold the gate's lock.
 type crew struct {
-	idle []chan job // a stack: the goroutine that finished last gets the next call
-	// Number of goroutines at the bottom of the stack without a call since the last dismiss.
-	spare int
+	idle  []chan job // a stack: the goroutine that finished last gets the next call
+	spare int        // goroutines at the bottom of the stack without a call since the last dismiss
 	timer *time.Timer
 	armed bool
 }

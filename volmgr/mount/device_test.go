@@ -25,16 +25,15 @@ func TestDevices(t *testing.T) {
 	mountFS(t, "ext4", ext4, at("ext4"), 0, "")
 	bindAt(t, mkdir(t, dir, "ext4/sub"), at("bind"))
 	mountFS(t, "tmpfs", "tmpfs", at("tmpfs"), 0, "")
-	// Tmpfs ignores the source that is given to the mount.
+	// The type tmpfs ignores the source that is given to the mount.
 	mountFS(t, "tmpfs", raw, at("named"), 0, "")
 	bindAt(t, raw, write(t, dir+"/node", ""))
 	check(t, os.Symlink(raw, dir+"/link"))
 	serveFuse(t, at("dead"), false).die()
 	for path, want := range map[string][]string{
-		"ext4": {number(t, ext4)},
-		"bind": {number(t, ext4)},
-		// This is not a mount point, and Devices does not search the parent directories.
-		"ext4/sub":   nil,
+		"ext4":       {number(t, ext4)},
+		"bind":       {number(t, ext4)},
+		"ext4/sub":   nil, // Devices does not search the parents of a path that is not a mount point
 		"plain":      nil,
 		"none":       nil,
 		"none/none":  nil,

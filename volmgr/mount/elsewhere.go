@@ -15,9 +15,9 @@ import (
 // Elsewhere describes the processes, usually in containers, that have a mount or a part of it in a
 // mount namespace other than the host's.
 //
-// Elsewhere does not count copies of the host's mounts. A namespace has such copies if it began as
-// a copy of the host's namespace, as for many services. Elsewhere also ignores mounts at one of the
-// given paths, even below another root directory, because these are the agent's own paths. In the
+// Elsewhere does not count copies of the host's mounts. The mount
+// namespaces of many services contain such copies, because these namespaces began as copies of the
+// host's namespace. Elsewhere also ignores mounts at one of the given paths, even below another root directory, because these are the agent's own paths. In the
 // host's own namespace, Elsewhere counts only mounts within a container's files. "docker cp" makes
 // such a mount for a container that does not run.
 //

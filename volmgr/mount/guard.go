@@ -19,8 +19,8 @@ import (
 type Guard string
 
 const (
-	// GuardNone means that the place cannot or must not have the flag. The place is not a directory,
-	// is a mount point, is not empty, or is in a file system without this flag.
+	// GuardNone means that the place cannot or must not have the flag. This is so if the place is
+	// not a directory, is a mount point, is not empty, or is in a file system without this flag.
 	GuardNone Guard = ""
 
 	// GuardOff means that the directory can have the flag, but does not have it.
