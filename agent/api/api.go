@@ -87,7 +87,7 @@ type Health struct {
 type Event struct {
 	Time time.Time `json:"time"`
 
-	// Seq is one greater for each new event, and continues after a restart of the agent.
+	// Seq increases by one with each event. The numbers continue after a restart of the agent.
 	Seq    uint64 `json:"seq"`
 	Volume string `json:"volume,omitempty"`
 	Alloc  string `json:"alloc,omitempty"`
@@ -95,7 +95,7 @@ type Event struct {
 	Part   string `json:"part,omitempty"` // set if the plugin has several parts: "node", "controller a"
 	Type   string `json:"type"`           // such as "claim-mounted", "step-failed", "plugin-ready"
 
-	// Step names the step of a volume, if the event concerns one.
+	// Step is the name of the volume's step, if the event concerns a step.
 	Step    string `json:"step,omitempty"`
 	Message string `json:"message"`
 }

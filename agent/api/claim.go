@@ -21,8 +21,9 @@ const (
 )
 
 // ClaimRequest asks for a volume on behalf of an alloc. If access_mode or attachment_mode is empty,
-// the agent uses the mode in force, or else the first listed capability that fits. If mount_flags
-// is empty, it uses the flags in force, or else those of the volume.
+// the agent uses the mode of the volume's existing claims. If there are none, it uses the first
+// listed capability that fits. An empty mount_flags likewise means the flags of the existing
+// claims, or else the flags of the volume.
 type ClaimRequest struct {
 	ReadOnly       bool     `json:"read_only,omitempty"`
 	AccessMode     string   `json:"access_mode,omitempty"`
@@ -32,11 +33,12 @@ type ClaimRequest struct {
 	// At is an absolute path at which the agent also bind-mounts the volume.
 	At string `json:"at,omitempty"`
 
-	// AtFD is a descriptor of the caller that is open on At (O_PATH). The agent then bind-mounts on
-	// exactly this directory and does not walk the path. A caller needs this if the directory is
-	// mounted on demand (autofs), because a walk would wait for the caller itself. Only root may
-	// lend a descriptor, from its own mount namespace, and only to a request that waits. A missing
-	// AtFD means -1.
+	// AtFD is the number of an O_PATH file descriptor with which the caller has opened At. The
+	// agent then bind-mounts on exactly this directory, and does not resolve the path. A caller
+	// needs AtFD if the directory is mounted on demand (autofs), because resolving the path would
+	// wait for the caller itself. Only root may pass a descriptor, which must come from the agent's
+	// mount namespace. The request must wait until the volume is mounted. If AtFD is missing or -1,
+	// the caller passes no descriptor.
 	AtFD *int `json:"at_fd,omitempty"`
 
 	// AtFlags are options that apply only to the mount at At, named as in mount(8): nosuid, nodev,
@@ -54,7 +56,7 @@ type ClaimRequest struct {
 	// Invocation. With an empty Owner the claim lasts until it is detached.
 	Owner Owner `json:"owner,omitzero"`
 	// Note is a text about the claim for people. CheckNote defines the valid texts. A repeated
-	// request may omit it.
+	// request may omit the note.
 	Note string `json:"note,omitempty"`
 }
 
@@ -90,8 +92,8 @@ type Ownership struct {
 	UID  *uint32 `json:"uid,omitempty"`
 	GID  *uint32 `json:"gid,omitempty"`
 	Mode string  `json:"mode,omitempty"` // octal, such as "0770"
-	// Recursive requests the same change for all files in the volume. The agent skips them if the
-	// root directory already has the requested owner and mode.
+	// Recursive requests the same change for all files in the volume. The agent skips these files
+	// if the root directory already has the requested owner and mode.
 	Recursive bool `json:"recursive,omitempty"`
 }
 
@@ -110,11 +112,11 @@ const (
 	OwnerRuntime = "runtime"
 )
 
-// The states of an owner that can end.
+// The states of an owner. A claim that lasts until it is detached has an owner without a state.
 const (
 	OwnerRunning = "running"
-	OwnerGone    = "gone"    // the agent is detaching the claim
-	OwnerUnknown = "unknown" // the agent cannot find out; the claim stays
+	OwnerGone    = "gone"    // the owner has ended, and the agent is detaching the claim
+	OwnerUnknown = "unknown" // the agent cannot determine the state; the claim stays
 )
 
 // Owner is the process, unit, mount or container runtime whose end also ends the claim.
@@ -126,12 +128,12 @@ type Owner struct {
 	PID int `json:"pid,omitempty"`
 
 	// Unit is a unit of the system's service manager. Invocation is the invocation that owns the
-	// claim. A request may omit it, and then means the current invocation.
+	// claim. A request without Invocation means the current invocation.
 	Unit       string `json:"unit,omitempty"`
 	Invocation string `json:"invocation,omitempty"`
 
-	// Runtime is "docker" or "podman". References is the number of its containers that refer to the
-	// volume.
+	// Runtime is "docker" or "podman". References is the number of the runtime's containers that
+	// use the volume.
 	Runtime    string `json:"runtime,omitempty"`
 	References int    `json:"references,omitempty"`
 
@@ -166,7 +168,7 @@ type Claim struct {
 	Ownership
 
 	// Adopted marks a claim that the agent rebuilt from the mount table after the loss of the state
-	// database. The agent treats it as a writer.
+	// database. The agent assumes that such a claim writes.
 	Adopted bool `json:"adopted,omitempty"`
 
 	// Note is the note from the request.

@@ -20,7 +20,7 @@ type Doctor struct {
 // The severities of findings, the worst first.
 const (
 	SeverityProblem = "problem" // something does not work, or data is at risk
-	SeverityWarning = "warning" // it works now, but may fail later
+	SeverityWarning = "warning" // everything works now, but may fail later
 	SeverityNote    = "note"    // no harm, but a person may want to know or clean up
 )
 
@@ -51,7 +51,7 @@ const (
 	FixDone   = "fixed"
 	FixAsked  = "asked"  // the agent has started the fix: the next check shows the result
 	FixGone   = "gone"   // the finding no longer exists
-	FixLeft   = "left"   // the agent cannot fix it: only a person can
+	FixLeft   = "left"   // the agent cannot solve the problem, but a person can
 	FixFailed = "failed" // the fix failed
 )
 

@@ -7,7 +7,8 @@ type Drain struct {
 	Safe bool `json:"safe"`
 
 	// Waiting lists the claims whose owners are alive. A person must stop these owners. Left lists
-	// everything else that is still on the host. The agent is removing it, or cannot remove it.
+	// all other claims, volumes and mounts. The agent is still removing them, or cannot remove
+	// them.
 	Waiting []Occupant `json:"waiting"`
 	Left    []Occupant `json:"left"`
 }
@@ -16,9 +17,9 @@ type Drain struct {
 type Occupant struct {
 	Volume  string `json:"volume,omitempty"` // empty for a mount that belongs to no known volume
 	Alloc   string `json:"alloc,omitempty"`
-	Owner   string `json:"owner,omitempty"` // a description
+	Owner   string `json:"owner,omitempty"` // describes the owner of the claim
 	Message string `json:"message"`
-	Command string `json:"command"`        // the command that removes it
+	Command string `json:"command"`        // the command that removes the claim or mount
 	Else    string `json:"else,omitempty"` // the command to use if Command does not help
 }
 

@@ -17,8 +17,8 @@ func obeyed(r rune) bool {
 }
 
 // FuzzText checks that no character of an escaped text controls a terminal or hides other text. A
-// text without such characters stays unchanged, and a second escape changes nothing. The JSON
-// decodes to the original value.
+// text without such characters stays unchanged, and a second escape changes nothing. FuzzText also
+// checks that the text, encoded as JSON, decodes to the original text.
 func FuzzText(f *testing.F) {
 	for _, text := range []string{
 		"", "plain größe 漢字", "a\nb\tc", "\x1b[31m\x7f", "\u009b31m", "a\u202eb\u2066c\u200fd", "a\u2028b\u2029c\u0085d", "\ufeff\U000e0041\ufffd", "\xff\xc3", `\x1b`, `\u202e`, "\"<&>\\", "\U0001f600\U0010ffff", "\xed\xa0\x80",

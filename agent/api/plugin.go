@@ -38,7 +38,7 @@ type Plugin struct {
 	NodeID                 string            `json:"node_id,omitempty"`
 	Topology               map[string]string `json:"topology,omitempty"`
 	MaxVolumes             int64             `json:"max_volumes,omitempty"` // 0 means unlimited
-	Volumes                []string          `json:"volumes"`               // the volumes registered with it
+	Volumes                []string          `json:"volumes"`               // the volumes of this plugin
 	Staged                 int               `json:"staged"`                // the number of those volumes that are on this host
 	FUSEClaims             int               `json:"fuse_claims"`           // the number of claims with a FUSE mount, which breaks when the plugin's process ends
 	ControllerCapabilities []string          `json:"controller_capabilities,omitempty"`
@@ -91,10 +91,10 @@ type PluginPart struct {
 	LastLog    []string `json:"last_log,omitempty"`
 	Pending    string   `json:"pending,omitempty"`
 
-	// Running is the definition in use, in the keys of plugin files, without values that equal the
-	// default. It shows a secret as its reference, and hides the values of other variables. Wanted
-	// is set if the plugin file or the registration differs from Running. It contains only the keys
-	// that differ, with "-" for a removed key.
+	// Running is the definition in use, with the keys of plugin files. It omits values that equal
+	// the default. It shows the reference of a secret, and hides the values of other environment
+	// variables. Wanted is set if the plugin file or the registration differs from Running. It
+	// contains only the keys that differ, with "-" for a removed key.
 	Running map[string]string `json:"running,omitempty"`
 	Wanted  map[string]string `json:"wanted,omitempty"`
 
@@ -107,7 +107,7 @@ type PluginPart struct {
 const (
 	PartNode       = "node"
 	PartController = "controller"
-	PartMonolith   = "monolith" // both in one process
+	PartMonolith   = "monolith" // node and controller in one process
 )
 
 // Part restricts a request to some parts of a plugin. Empty fields match every part.

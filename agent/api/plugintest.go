@@ -16,13 +16,13 @@ type PluginTest struct {
 	Secrets      map[string]Secret `json:"secrets,omitempty"`
 	Parameters   map[string]string `json:"parameters,omitempty"`
 	Capacity     int64             `json:"capacity,omitempty"`    // in bytes; 0 means that the plugin chooses
-	AccessMode   string            `json:"access_mode,omitempty"` // empty means the mode that permits the most
+	AccessMode   string            `json:"access_mode,omitempty"` // empty means the most permissive mode
 	MountOptions *MountOptions     `json:"mount_options,omitempty"`
 
 	// Kill permits the test to kill the plugin's process.
 	Kill bool `json:"kill,omitempty"`
 
-	// Forget makes the agent forget leftovers of an earlier test that it cannot remove.
+	// Forget makes the agent forget those leftovers of an earlier test that it cannot remove.
 	Forget  bool   `json:"forget,omitempty"`
 	Timeout string `json:"timeout,omitempty"` // for the whole test, such as 10m
 }

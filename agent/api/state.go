@@ -7,7 +7,7 @@ const MaxState = 4 << 30
 
 // Restore is the result of a restore. With dry_run it is the result that the restore would have.
 type Restore struct {
-	// Node is the host of the backup. Taken is the time of the backup. Zero means that the time is
+	// Node is the host of the backup. Taken is the time of the backup, or zero if the time is
 	// unknown.
 	Node  string    `json:"node"`
 	Taken time.Time `json:"taken,omitzero"`
@@ -31,7 +31,7 @@ const (
 
 // Restored is the result for one object of a backup.
 type Restored struct {
-	Kind    string `json:"kind"` // volume, plugin, snapshot, leftover, or docker and podman for their names
+	Kind    string `json:"kind"` // volume, plugin, snapshot, leftover; or docker, podman for a volume name
 	ID      string `json:"id"`
 	Outcome string `json:"outcome"`
 

@@ -65,8 +65,8 @@ type Capacity struct {
 // PluginHealth is a plugin's report about its storage and about the volumes in it.
 type PluginHealth struct {
 	// Storage lists the problems of the connection to the storage. Volumes lists the volumes with
-	// problems. Asked lists the calls that the plugin answered. Silent lists the calls that it did
-	// not answer, each with the reason.
+	// problems. Asked lists the calls that the plugin answered. Silent lists the calls that the
+	// plugin did not answer, each with the reason.
 	Storage []Finding      `json:"storage"`
 	Volumes []VolumeHealth `json:"volumes"`
 	More    bool           `json:"more,omitempty"` // the plugin has more volumes with problems

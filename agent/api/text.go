@@ -36,7 +36,7 @@ func Printable(s string) string {
 }
 
 // shown reports whether a terminal displays a character as itself. This includes the spaces of all
-// scripts and characters of private use.
+// scripts and private-use characters.
 func shown(r rune) bool {
 	return unicode.IsPrint(r) || unicode.In(r, unicode.Zs, unicode.Co)
 }

@@ -35,8 +35,8 @@ type VolumeSpec struct {
 	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // ReclaimRetain (default) or ReclaimDelete
 }
 
-// The values of a volume's Reclaim. They decide what happens to the data when a container runtime
-// removes its last name for the volume.
+// The values of a volume's Reclaim. They decide what happens to the data when the last container
+// runtime that knows the volume removes it.
 const (
 	ReclaimRetain = "retain"
 	ReclaimDelete = "delete"
@@ -56,7 +56,7 @@ type TopologyRequest struct {
 }
 
 // Secret contains the value of a secret, or names the source from which the agent reads the value
-// for each call. The agent stores a value encrypted. Exactly one field is set.
+// for each call. The agent encrypts a value before storage. Exactly one field is set.
 type Secret struct {
 	File       string `json:"file,omitempty" yaml:"file,omitempty"`             // an absolute path on the agent's host
 	Credential string `json:"credential,omitempty" yaml:"credential,omitempty"` // a systemd credential of the agent's unit
@@ -93,8 +93,8 @@ type VolumeResult struct {
 	// Changes lists the fields that an update changed, in the form "field: old → new".
 	Changes []string `json:"changes,omitempty"`
 
-	// Warnings describe work that a person must do on other systems. The agent sends none. volctl
-	// adds them for volumes that it imports from other systems.
+	// Warnings describe work that a person must do on other systems. The agent sends no warnings.
+	// volctl adds warnings for volumes that it imports from other systems.
 	Warnings []string `json:"warnings,omitempty"`
 	Volume   Volume   `json:"volume"`
 }
@@ -110,8 +110,9 @@ type Expansion struct {
 	// controller has already answered or refused.
 	Want int64 `json:"want,omitempty"`
 
-	// Node is the size, in bytes, for a NodeExpandVolume that the agent must still call. The agent
-	// calls it when the volume is mounted. Until then the file system is smaller than the storage.
+	// Node is the size, in bytes, for a NodeExpandVolume call that the agent must still make. The
+	// agent makes the call when the volume is mounted. Until then the file system is smaller than
+	// the storage.
 	Node int64 `json:"node,omitempty"`
 
 	// Refused is the reason why the expansion stopped.
@@ -125,7 +126,7 @@ type DeregisterResult struct {
 	Left []string `json:"left,omitempty"`
 }
 
-// The states of a volume, as screens and answers show them.
+// The states of a volume, as the API and volctl show them.
 const (
 	StateFree      = "free"
 	StateMounting  = "mounting"
@@ -266,13 +267,13 @@ const (
 	CauseHalted   = "halted"  // the agent sends no calls to plugins
 	CausePlugin   = "plugin"  // the plugin is not ready
 	CauseBackoff  = "backoff" // the retry of a failed step is not due yet
-	CauseForeign  = "foreign" // a mount that no record explains is in the way
+	CauseForeign  = "foreign" // a mount without a record is in the way
 	CauseHung     = "hung"    // a mount does not answer
 	CauseWatch    = "watch"   // an earlier call may still have a late effect
 	CauseLeftover = "debt"    // pending calls for the same storage must be made first
 	CauseExpand   = "expand"  // the volume must be expanded first
 	CauseOwner    = "owner"   // the owner of a claim has ended, and the agent will detach the claim
-	CauseDown     = "down"    // the host is going down, and the volume is no longer mounted
+	CauseDown     = "down"    // the host is shutting down, and the volume is no longer mounted
 	CauseInvalid  = "invalid" // the record holds a state that this release does not know
 )
 
@@ -302,8 +303,8 @@ type Stats struct {
 	InodesAvailable int64     `json:"inodes_available"`
 }
 
-// Literal is the value of a secret in a request to the agent. A pointer hides the value from
-// printers and loggers. Only the JSON contains it.
+// Literal is the value of a secret in a request to the agent. The value is behind a pointer, so that
+// print and log functions do not show it. Only the JSON encoding contains the value.
 type Literal struct{ value *string }
 
 // NewLiteral returns a Literal with the given value.

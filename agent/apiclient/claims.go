@@ -16,16 +16,16 @@ type ClaimFilter struct {
 
 // DetachOptions control how the agent detaches a claim.
 type DetachOptions struct {
-	// Wait is the time for which the agent waits until the claim is detached. With 0 it answers at
-	// once.
+	// Wait is the time for which the agent waits until the claim is detached. With 0 the agent
+	// answers at once.
 	Wait time.Duration
 
 	// Force permits the detach while the owner is alive.
 	Force bool
 
-	// WithoutPlugin makes the agent unmount without the plugin. The values "umount", "force" and
-	// "lazy" are the strongest permitted kind of unmount. If it is empty, the agent calls the
-	// plugin.
+	// WithoutPlugin makes the agent unmount without the plugin. Its value is the strongest
+	// permitted kind of unmount: "umount", "force" or "lazy". If WithoutPlugin is empty, the agent
+	// calls the plugin.
 	WithoutPlugin string
 }
 
@@ -46,8 +46,8 @@ func (c *Client) Claim(ctx context.Context, volume, alloc string) (*api.Claim, e
 }
 
 // ClaimVolume claims a volume for an alloc, and waits until the volume is mounted, for at most the
-// duration wait. With 0 it answers at once. If the wait or ctx ends before the volume is mounted,
-// the agent detaches the new claim again.
+// duration wait. If wait is 0, the agent answers at once. If the wait or ctx ends before the volume
+// is mounted, the agent detaches the new claim again.
 func (c *Client) ClaimVolume(ctx context.Context, volume, alloc string, req api.ClaimRequest, wait time.Duration) (*api.Claim, error) {
 	return get[api.Claim](ctx, c, call{method: http.MethodPut, path: []string{"volumes", volume, "claims", alloc}, query: waiting(wait), body: req})
 }

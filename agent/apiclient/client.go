@@ -1,10 +1,11 @@
 // Package apiclient is the Go client of volagent's HTTP API on its unix socket. volctl uses it, and
 // other programs may import it too.
 //
-// The client has one method for each route of package api. Errors are *[api.Error], which errors.As
-// finds. Only the end of a context is returned as the context's own error. If the connection ends
-// without an answer, the client repeats a GET once, and no other request. A caller can repeat any
-// call except events and logs, because the agent answers the same request in the same way.
+// The client has one method for each route of package api. Errors are of the type *[api.Error],
+// which errors.As finds. If a context ends, however, the method returns an error that wraps the
+// context's error. If the connection ends without an answer, the client repeats a GET request once,
+// but no other request. A caller can repeat any call except events and logs, because the agent
+// answers the same request in the same way.
 package apiclient
 
 import (
@@ -58,8 +59,8 @@ func New(socket string) *Client {
 
 	return &Client{socket: socket, http: &http.Client{
 		Transport: transport,
-		// The agent never redirects. A redirect means that Go's HTTP server has cleaned the path,
-		// which changes an id in it.
+		// The agent never redirects. If a redirect arrives, Go's HTTP server has cleaned the path,
+		// and may have changed an id in the path.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
@@ -123,7 +124,8 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	}
 	resp, err := c.answer(req)
 	if r.method == http.MethodGet && errors.Is(err, io.EOF) {
-		// The agent was stopping. If systemd holds the socket, the next agent answers.
+		// The agent was stopping. If systemd keeps the socket open, the agent answers after its
+		// restart.
 		resp, err = c.answer(req)
 	}
 	if err != nil {

@@ -153,8 +153,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestIDsArriveWhole checks that ids arrive unchanged at a server with the same kind of routes as
-// the agent.
+// TestIDsArriveWhole checks that ids arrive at the server unchanged. The server has the same kind
+// of routes as the agent.
 func TestIDsArriveWhole(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/volumes/{id}/claims/{alloc}", func(w http.ResponseWriter, r *http.Request) {
@@ -241,7 +241,7 @@ func TestNoAgent(t *testing.T) {
 		filepath.Join(dir, "none"): "there is no such socket",
 		stale:                      "no process listens on it",
 		filepath.Join(dir, strings.Repeat("x", 120)):                   "too long for a socket",
-		filepath.Join(dir, "none", "..", "none") /* a missing part */ : "there is no such socket",
+		filepath.Join(dir, "none", "..", "none") /* a missing directory */ : "there is no such socket",
 	} {
 		_, err := apiclient.New(socket).Health(t.Context())
 		e := wantError(t, err, api.CodeUnreachable, want)

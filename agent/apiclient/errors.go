@@ -16,19 +16,19 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// DetailDropped marks an error with api.CodeUnreachable in its details. It means that the
-// connection was made, but ended before the agent answered. The request may have taken effect.
+// DetailDropped is a key in the details of an error with api.CodeUnreachable. It means that the
+// connection ended before the agent answered. The request may have taken effect.
 const DetailDropped = "dropped"
 
-// dialError marks the error of a connection that could not be made, as opposed to one that was
-// lost.
+// dialError is an error from connecting to the socket. It distinguishes a failed connection attempt
+// from a lost connection.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// transportError explains why there is no answer. If the caller's context has ended, that is the
-// reason, regardless of the error of the connection.
+// transportError explains why the client got no answer. If the caller's context has ended,
+// transportError returns the context's error and ignores the connection's error.
 func (c *Client) transportError(ctx context.Context, err error) error {
 	if cause := ctx.Err(); cause != nil {
 		return fmt.Errorf("no answer from the agent: %w", cause)
@@ -75,7 +75,7 @@ func reason(err error) string {
 	return unwrapped(err).Error()
 }
 
-// unwrapped removes the errors that net and http wrap around another error. They contain an
+// unwrapped removes the errors that net and http wrap around another error. These errors contain an
 // invented URL, which would confuse the reader.
 func unwrapped(err error) error {
 	for {
@@ -126,8 +126,8 @@ func (c *Client) foreign(what string) error {
 	}
 }
 
-// startHint returns a command for the case that no agent answers. The service uses the default
-// socket unless its configuration names another one.
+// startHint returns the command that a user should run if no agent answers. The service uses the
+// default socket unless its configuration names another one.
 func startHint(socket string) string {
 	if socket == DefaultSocket {
 		return "systemctl start volagent"

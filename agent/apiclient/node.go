@@ -51,8 +51,8 @@ func (c *Client) Plugin(ctx context.Context, id string) (*api.Plugin, error) {
 	return c.plugin(ctx, id, nil)
 }
 
-// WaitPlugin makes the agent wait until the plugin is ready. If the wait ends before that, it fails
-// with api.CodeTimeout.
+// WaitPlugin makes the agent wait until the plugin is ready. If the wait ends first, WaitPlugin
+// fails with api.CodeTimeout.
 func (c *Client) WaitPlugin(ctx context.Context, id string, wait time.Duration) (*api.Plugin, error) {
 	return c.plugin(ctx, id, url.Values{"for": {api.PluginReady}, "wait": {wait.String()}})
 }
@@ -63,14 +63,14 @@ func (c *Client) plugin(ctx context.Context, id string, query url.Values) (*api.
 
 // ControlOptions control how the agent restarts, stops or starts a plugin.
 type ControlOptions struct {
-	// Wait is the time for which the agent waits until the plugin is ready or has ended. With 0 it
-	// answers at once.
+	// Wait is the time for which the agent waits until the plugin is ready or has ended. With 0 the
+	// agent answers at once.
 	Wait time.Duration
 
 	// Force permits the action while volumes use the plugin.
 	Force bool
 
-	// UntilRestart makes a stop end when the agent restarts.
+	// UntilRestart limits a stop: the agent starts the plugin again after its own restart.
 	UntilRestart bool
 	Part         Part
 }
@@ -146,9 +146,9 @@ func (c *Client) Health(ctx context.Context) (*api.Health, error) {
 	return get[api.Health](ctx, c, call{method: http.MethodGet, path: []string{"health"}})
 }
 
-// Events calls each for every event, oldest first, and returns when the agent has sent all events.
-// With Follow it returns only when ctx ends, the connection to the agent ends, or each returns an
-// error. It returns an error from each unchanged.
+// Events calls the function each for every event, oldest first, and returns when the agent has sent
+// all events. With Follow it returns only when ctx ends, the connection to the agent ends, or the
+// function each returns an error. It returns an error of that function unchanged.
 func (c *Client) Events(ctx context.Context, f EventFilter, each func(api.Event) error) error {
 	query := when("follow", f.Follow)
 	if f.Volume != "" {

@@ -13,7 +13,7 @@ import (
 // SnapshotFilter restricts a list of snapshots. Empty fields match every snapshot.
 type SnapshotFilter struct {
 	Plugin, Volume string
-	// Secrets replace those of Volume in the call to the plugin.
+	// Secrets replace the secrets of Volume in the call to the plugin.
 	Secrets map[string]api.Secret
 	// Pending requests only the snapshots whose completion the agent has not seen. The agent then
 	// calls no plugin.
@@ -50,8 +50,8 @@ func (c *Client) DeleteSnapshot(ctx context.Context, plugin, id string, ref api.
 	return err
 }
 
-// ForgetSnapshot makes the agent forget a snapshot whose completion it has not seen. The id may
-// also be the snapshot's name. The agent does not call the plugin.
+// ForgetSnapshot makes the agent forget a snapshot whose completion the agent has not seen. The
+// argument id may also be the snapshot's name. The agent does not call the plugin.
 func (c *Client) ForgetSnapshot(ctx context.Context, plugin, id string) (*api.Done, error) {
 	return get[api.Done](ctx, c, call{method: http.MethodPost, path: []string{"snapshots", plugin, id, "delete"}, query: when("forget", true), body: api.SnapshotRef{}})
 }

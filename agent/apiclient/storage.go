@@ -17,8 +17,8 @@ func (c *Client) ModifyVolume(ctx context.Context, id string, mutable map[string
 }
 
 // VolumeReport asks the plugin for the usage and the health of a volume. With storage it also asks
-// for the controller's data about the volume. Silent lists the calls without an answer within the
-// time limit (0 means 5 s).
+// for the controller's data about the volume. The field Silent of the report lists the calls that
+// got no answer within the time limit. A limit of 0 means 5 s.
 func (c *Client) VolumeReport(ctx context.Context, id string, within time.Duration, storage bool) (*api.Report, error) {
 	query := when("storage", storage)
 	if within > 0 {
@@ -37,9 +37,10 @@ func (c *Client) PluginHealth(ctx context.Context, id string) (*api.PluginHealth
 	return get[api.PluginHealth](ctx, c, call{method: http.MethodGet, path: []string{"plugins", id, "health"}})
 }
 
-// PluginVolumes asks the plugin for its volumes, and calls each for every volume as it arrives, up
-// to limit volumes (0 means all). It reports whether the plugin has more. The end of ctx or an
-// error from each ends the list. PluginVolumes returns an error from each unchanged.
+// PluginVolumes asks the plugin for its volumes, and calls the function each for every volume as it
+// arrives. It stops after limit volumes; 0 means no limit. It reports whether the plugin has more
+// volumes. If ctx ends or the function each returns an error, PluginVolumes stops. It returns an
+// error of that function unchanged.
 func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each func(api.StorageVolume) error) (more bool, err error) {
 	query := url.Values{}
 	if limit > 0 {

@@ -26,7 +26,7 @@ func (c *Client) Volume(ctx context.Context, id string) (*api.Volume, error) {
 }
 
 // WaitVolume makes the agent wait until the volume has the state ForMounted or ForFree. If the wait
-// ends before that, it fails with api.CodeTimeout.
+// ends first, WaitVolume fails with api.CodeTimeout.
 func (c *Client) WaitVolume(ctx context.Context, id, state string, wait time.Duration) (*api.Volume, error) {
 	return c.volume(ctx, id, url.Values{"for": {state}, "wait": {wait.String()}})
 }
@@ -55,15 +55,15 @@ func (c *Client) CreateVolumeWithin(ctx context.Context, spec api.VolumeSpec, wa
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", spec.ID, "create"}, query: waiting(wait), body: spec})
 }
 
-// DeregisterVolume makes the agent forget the volume. The data of the volume stays. Without force the
-// agent refuses if anything of the volume is on the host. With force it refuses only if a live alloc
-// has a claim to the volume.
+// DeregisterVolume makes the agent forget the volume. The data of the volume stays. Without force
+// the agent refuses while the volume has claims or is staged or connected on the host. With force
+// it refuses only if a live alloc has a claim to the volume.
 func (c *Client) DeregisterVolume(ctx context.Context, id string, force bool) (*api.DeregisterResult, error) {
 	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: when("force", force)})
 }
 
 // ForgetVolume is like DeregisterVolume with force. It also makes the agent forget the leftovers,
-// including those of an earlier forced deregister. The agent never removes them.
+// including those of an earlier forced deregister. The agent never removes such leftovers.
 func (c *Client) ForgetVolume(ctx context.Context, id string) (*api.DeregisterResult, error) {
 	query := url.Values{"force": {"true"}, "forget": {"true"}}
 	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: query})

@@ -80,7 +80,7 @@ func pluginVolumes(s *Server, r *request) action {
 
 		switch {
 		case r.Context().Err() != nil && out.begun:
-			panic(http.ErrAbortHandler) // a caller that is still connected then sees that the answer is incomplete
+			panic(http.ErrAbortHandler) // shows the caller that the answer is incomplete
 		case err == nil:
 			s.unsent("the end of a list", out.send(api.StorageVolumeLine{End: &api.ListEnd{More: more}}))
 		case out.begun:
@@ -106,7 +106,7 @@ func testPlugin(s *Server, r *request) action {
 		last := api.PluginTestLine{Summary: &sum}
 		switch {
 		case errors.Is(context.Cause(r.Context()), volume.ErrStopping) && out.begun:
-			panic(http.ErrAbortHandler) // the caller sees a broken connection and knows that the answer is incomplete
+			panic(http.ErrAbortHandler) // shows the caller that the answer is incomplete
 		case err != nil && !out.begun:
 			return nil, err
 		case err != nil:

@@ -41,8 +41,8 @@ func (p *registering) Get(id string) (api.Plugin, bool) { return api.Plugin{ID: 
 
 func (p *registering) Tail(string, int) []string { return []string{"its last words"} }
 
-// TestRegistration checks that the server passes on requests, but only from callers with write
-// permission.
+// TestRegistration checks that the server passes requests on to the service, but only from callers
+// with write permission.
 func TestRegistration(t *testing.T) {
 	mayWrite := true
 	plugins := &registering{}

@@ -68,7 +68,7 @@ func (r *request) flag(name string) bool {
 }
 
 // number reads an integer from the query. If the query does not contain it, number returns the
-// value of the argument without.
+// default value without.
 func (r *request) number(name string, without int) int {
 	raw := r.text(name)
 	if raw == "" {
@@ -115,7 +115,7 @@ func (r *request) secrets() map[string]api.Secret {
 
 	refs := map[string]api.Secret{}
 	if err := json.Unmarshal([]byte(raw), &refs); err != nil {
-		r.fail(invalid("cannot read the secrets of the request")) // without err, which may contain a secret
+		r.fail(invalid("cannot read the secrets of the request")) // omit err, which may contain a secret
 	}
 	return refs
 }
@@ -153,7 +153,7 @@ type lines struct {
 	begun bool // the answer has begun, so an error cannot change its status
 }
 
-// begin begins the answer, even if it will have no line.
+// begin starts the answer. An answer without lines needs this call too.
 func (l *lines) begin() {
 	l.w.Header().Set("Content-Type", "application/x-ndjson")
 	l.begun = true

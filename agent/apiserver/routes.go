@@ -103,8 +103,8 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 		r := &request{Request: hr, w: w, by: service.Caller{Peer: p, MayWrite: s.o.MayWrite(p)}}
 		answer, err := s.serve(rt, r)
 		if err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping) {
-			// The request had no effect. After a broken connection, the caller repeats it at the
-			// next agent.
+			// The request had no effect. The broken connection makes the caller repeat the request
+			// after the agent's restart.
 			panic(http.ErrAbortHandler)
 		}
 

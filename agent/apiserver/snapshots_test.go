@@ -65,8 +65,8 @@ func (a *album) GroupSnapshot(_ context.Context, at volume.SnapshotAt) (call.Gro
 	return call.GroupSnapshot{ID: at.ID, Ready: true}, a.note("group %s %s %v %s", at.PluginID, at.ID, at.Members, at.Secrets["k"].File)
 }
 
-// TestSnapshotRoutes checks that the server passes on requests, and answers in the API's form. A
-// request needs write permission if it changes state or makes the agent read secrets.
+// TestSnapshotRoutes checks that the server passes requests on to the service, and answers in the
+// API's form. A request needs write permission if it changes state or makes the agent read secrets.
 func TestSnapshotRoutes(t *testing.T) {
 	mayWrite := true
 	a := &album{listed: volume.Snapshots{

@@ -23,7 +23,7 @@ func createVolume(s *Server, r *request) action {
 	return func() (any, error) { return s.o.Volumes.Create(r.Context(), r.by, spec, dry, wait) }
 }
 
-// volumeSpec decodes a volume file, which must name the volume of the path.
+// volumeSpec decodes a volume file. The file must name the same volume as the path.
 func volumeSpec(r *request) api.VolumeSpec {
 	spec := body[api.VolumeSpec](r)
 	if id := r.PathValue("id"); spec.ID != id {
