@@ -10,26 +10,28 @@ import (
 
 // EventLog reads the events of the last days.
 type EventLog interface {
-	// Read calls each for the stored events, the oldest first. It returns the number of the last
-	// event.
+	// Read calls the function each for the stored events, the oldest first. It returns the number
+	// of the last event.
 	Read(ctx context.Context, f event.Filter, each func(event.Event) error) (uint64, error)
 
-	// After returns the events in memory that follow an event number, and a channel that the next
-	// event closes.
+	// After returns the events in memory that follow an event number. It also returns a channel
+	// that is closed when the next event arrives.
 	After(seq uint64) ([]event.Event, <-chan struct{})
 }
 
 // Events answers requests for events.
 type Events struct{ do EventLog }
 
-// Read calls each for the events since a time, of one volume or of all, the oldest first. If n is
-// not 0, it reads only the last n events. It returns the number of the last event.
+// Read calls the function each for the events since a time, the oldest first. If volumeID is not
+// empty, it reads only the events of this volume. If n is not 0, it reads only the last n events.
+// It returns the number of the last event.
 func (e Events) Read(ctx context.Context, volumeID string, since time.Time, n int, each func(api.Event) error) (uint64, error) {
 	return e.do.Read(ctx, event.Filter{Volume: volumeID, Since: since, N: n}, func(ev event.Event) error { return each(toEvent(ev)) })
 }
 
-// After returns the events in memory that follow an event number, of one volume or of all. It also
-// returns the number of the last event, and a channel that the next event closes.
+// After returns the events in memory that follow an event number. If volumeID is not empty, it
+// returns only the events of this volume. It also returns the number of the last event, and a
+// channel that is closed when the next event arrives.
 func (e Events) After(volumeID string, seq uint64) (out []api.Event, last uint64, more <-chan struct{}) {
 	all, more := e.do.After(seq)
 	for _, v := range all {
