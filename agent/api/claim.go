@@ -22,8 +22,8 @@ const (
 
 // ClaimRequest asks for a volume on behalf of an alloc. If access_mode or attachment_mode is empty,
 // the agent uses the mode of the volume's existing claims. If there are none, it uses the first
-// listed capability that fits. An empty mount_flags means the flags of the existing claims, or else
-// the flags of the volume.
+// listed capability that fits. If mount_flags is empty, the agent uses the flags of the existing
+// claims, or else the flags of the volume.
 type ClaimRequest struct {
 	ReadOnly       bool     `json:"read_only,omitempty"`
 	AccessMode     string   `json:"access_mode,omitempty"`

@@ -303,8 +303,8 @@ type Stats struct {
 	InodesAvailable int64     `json:"inodes_available"`
 }
 
-// Literal is the value of a secret in a request to the agent. The value is behind a pointer, so that
-// print and log functions do not show it. Only the JSON encoding contains the value.
+// Literal is the value of a secret in a request to the agent. The value is behind a pointer, so
+// that print and log functions do not show it. Only the JSON encoding contains the value.
 type Literal struct{ value *string }
 
 // NewLiteral returns a Literal with the given value.

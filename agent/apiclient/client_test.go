@@ -241,7 +241,7 @@ func TestNoAgent(t *testing.T) {
 		filepath.Join(dir, "none"): "there is no such socket",
 		stale:                      "no process listens on it",
 		filepath.Join(dir, strings.Repeat("x", 120)):                   "too long for a socket",
-		filepath.Join(dir, "none", "..", "none") /* a missing directory */ : "there is no such socket",
+		filepath.Join(dir, "none", "..", "none") /* no such parent */ : "there is no such socket",
 	} {
 		_, err := apiclient.New(socket).Health(t.Context())
 		e := wantError(t, err, api.CodeUnreachable, want)

@@ -34,7 +34,8 @@ type Host interface {
 	Namespace() uint64
 }
 
-// Adoption fills a new state database from the notes and the copy of a lost one.
+// Adoption fills a new state database from the notes and from the automatic copy of the lost
+// database.
 type Adoption struct {
 	DB      records.Store
 	Steps   *volmgr.Manager
@@ -45,10 +46,10 @@ type Adoption struct {
 	Log     hclog.Logger
 }
 
-// Run adopts volumes if the state database is new, except at the first start of an agent. It
-// unmounts nothing and sends no call. If the agent must not send any call, Run returns the reason
-// in halt, and the node id of the lost database. The database then stays new, so that the next
-// start tries again.
+// Run rebuilds the records of volumes if the state database is new, except at the first start of an
+// agent. It unmounts nothing and sends no call to a plugin. If the agent must not send any call,
+// Run returns the reason in halt, and the node id of the lost database. The database then stays
+// empty, so that the agent tries again at its next start.
 func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 	if a.DB.Node() != (statedb.Node{}) {
 		return "", "", nil
@@ -62,7 +63,7 @@ func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 	}
 	kept, err := filepath.Glob(filepath.Join(a.DataDir, "state.db.damaged-*"))
 	if err != nil || len(re.notes)+len(kept) == 0 && !a.DB.HasCopies() {
-		return "", "", err // the first start of an agent has no database to adopt
+		return "", "", err // at the first start of an agent, no database is lost
 	}
 
 	if re.from, err = a.DB.LastCopy(); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -82,7 +83,7 @@ func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 
 	re.loss = statedb.Loss{At: time.Now().UTC(), Why: a.Damage, Copy: re.from.Taken}
 	if len(kept) > 0 {
-		re.loss.Kept = slices.Max(kept) // the names sort by time, so this is the newest one
+		re.loss.Kept = slices.Max(kept) // the names sort by time, so this is the newest file
 	}
 	if re.loss.Why == "" && len(kept) == 0 {
 		re.loss.Why = "it was not there"
@@ -98,7 +99,7 @@ func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 	return "", "", a.fill(ctx, a.Steps.Adopt(ctx, slices.Concat(re.notes, re.took.Proven)), re)
 }
 
-// origin tells where a volume was mounted: node, boot, data dir and namespace.
+// origin identifies where a volume was mounted: node, boot, data dir and mount namespace.
 type origin struct {
 	volume, node, boot, dataDir string
 	namespace                   uint64
@@ -119,7 +120,7 @@ func (re *recovery) origins() (all []origin) {
 	return all
 }
 
-// copy returns the automatic copy in the form that can be compared with the mount table.
+// copy returns the automatic copy in a form that can be compared with the mount table.
 func (re *recovery) copy() volmgr.Copy {
 	node := re.from.Node()
 	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes(), Plugins: map[string]plugin.Info{}}
@@ -134,7 +135,7 @@ func (re *recovery) copy() volmgr.Copy {
 }
 
 // nodeID returns the node id in the newest note. Without notes, it returns the node id in the copy.
-// It is empty if there is neither.
+// If there is no copy either, it returns an empty string.
 func (re *recovery) nodeID() string {
 	id, newest := "", time.Time{}
 	for _, n := range re.notes {
@@ -216,7 +217,7 @@ func (re *recovery) fillRest(tx *statedb.Tx) {
 	}
 }
 
-// since returns the time of the forced deregister for a leftover record of the copy.
+// since returns the time of the forced deregister that caused a leftover record in the copy.
 func (re *recovery) since(r volume.Record) time.Time {
 	if d, ok := statedb.Leftovers.Get(re.from, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
 		return d.Since

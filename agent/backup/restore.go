@@ -62,8 +62,8 @@ func (s *Service) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 	return b, b.Size, nil
 }
 
-// Restore adds the contents of a backup that this host does not have, in one transaction. It never
-// changes existing records. With dry it only reports the changes.
+// Restore adds those contents of a backup that are missing on this host, in one transaction. It
+// never changes existing records. With dry it only reports the changes.
 func (s *Service) Restore(ctx context.Context, r io.Reader, dry bool) (api.Restore, error) {
 	if s.Halt != "" {
 		return api.Restore{}, volume.Errorf(volume.ErrRefused, "cannot restore: %s", s.Halt)
@@ -99,7 +99,7 @@ func (s *Service) Restore(ctx context.Context, r io.Reader, dry bool) (api.Resto
 	return out, re.begin()
 }
 
-// restoring is one restore. Each run rebuilds the fields that depend on the state.
+// restoring is one restore. Each call of run resets the fields from tx on.
 type restoring struct {
 	s    *Service
 	from statedb.Restorable
@@ -145,7 +145,7 @@ func (s *Service) unreadable(volumes []volume.Record) map[string][]string {
 	return notes
 }
 
-// askAfter asks for the state of the owners of a backup's claims.
+// askAfter determines which owners of the backup's claims are alive.
 func (s *Service) askAfter(ctx context.Context, volumes []volume.Record) {
 	var owners []volume.Owner
 	for _, r := range volumes {
@@ -246,11 +246,11 @@ func (re *restoring) barred(v volume.Volume) string {
 	return ""
 }
 
-// record returns the record to store for a new volume, and notes about the parts that are not
+// record returns the record to store for a new volume, and notes about the data that is not
 // restored.
 func (re *restoring) record(r volume.Record) (now volume.Record, notes []string) {
 	now = volume.Record{Volume: r.Volume}
-	if re.why == "" { // the directories in the backup are on this host
+	if re.why == "" { // the backup is from this host, so its directories exist here
 		now.Guards, now.GuardDirs = r.Guards, r.GuardDirs
 	}
 	if !r.Held() {
@@ -268,7 +268,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 		why = re.why
 	case owed:
 		why = "it was deregistered here by force, which is not undone yet"
-	case there: // the leftovers prevented all mounts of the volume
+	case there: // in the backup, the leftovers prevented all mounts of the volume
 		why = "it was deregistered by force before that, which is not undone yet"
 	default:
 		err := records.Clash(re.tx, volume.Record{}, full)

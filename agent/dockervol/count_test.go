@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// TestMountsAreCounted checks the calls of "docker cp". It sends a second Mount for the id of a
-// running container, and later one Unmount for this Mount only.
+// TestMountsAreCounted simulates "docker cp", which sends a second Mount for the id of a running
+// container, and later one Unmount. The container must keep its claim until it ends.
 func TestMountsAreCounted(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -22,8 +22,9 @@ func TestMountsAreCounted(t *testing.T) {
 	w.want("references after the container ended", w.refs("data"))
 }
 
-// TestUnmountRepeated checks an Unmount that docker repeats after an interruption. The count is
-// then too low. The claim must stay while another mount namespace contains the container's mount.
+// TestUnmountRepeated checks an Unmount that docker repeats after an interruption. The repeated
+// call makes the count too low. The claim must stay while another mount namespace contains the
+// container's mount.
 func TestUnmountRepeated(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -41,8 +42,8 @@ func TestUnmountRepeated(t *testing.T) {
 	must(t, s.Unmount(t.Context(), docker, "data", "web"))
 	w.want("claims after the container ended", w.claims())
 
-	// Another container shares the claim. A repeated Unmount has removed the reference of this
-	// container, but the container keeps the claim.
+	// Two containers share the claim. The reference of one container is lost because of a repeated
+	// Unmount. This container must keep the claim after the Unmount of the other container.
 	w.mounted(s, "data", "lost")
 	w.mounted(s, "data", "other")
 	must(t, s.Unmount(t.Context(), docker, "data", "lost"))
@@ -55,8 +56,8 @@ func TestUnmountRepeated(t *testing.T) {
 	w.want("references at the end", w.refs("data"))
 }
 
-// TestDockerStartedAgain checks a new docker process, which counts from zero. Mounts of the earlier
-// process without an Unmount must not keep a claim.
+// TestDockerStartedAgain checks a restart of docker. The new process counts from zero. Mounts of
+// the old process that no Unmount followed must not keep a claim.
 func TestDockerStartedAgain(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))

@@ -77,7 +77,7 @@ func TestCreateForRemappedRoot(t *testing.T) {
 	}
 	says(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p", "uid": "200000"}), "with a different uid")
 
-	// After the name is removed, the volume counts as a volume that existed before.
+	// The volume stays after its name is removed. A second Create then uses an existing volume.
 	must(t, s.Remove(t.Context(), docker, "made"))
 	must(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p"}))
 	if v, _ := w.RuntimeVolume("docker", "made"); v.Own.Asked() {

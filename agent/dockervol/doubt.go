@@ -24,10 +24,11 @@ func newDoubt(v volume.RuntimeVolume, alloc string) Doubt {
 	return d
 }
 
-// heldBy returns the doubt that remains if processes in other mount namespaces use the mount.
-// Docker has one reference for each mount of a container, and podman has one reference for all
-// containers. With returned, the runtime has unmounted all references, so the mount explains none
-// of them.
+// heldBy returns the doubt after the check has found processes in other mount namespaces that use
+// the mount. These holders explain references: for docker, each holder explains one, because each
+// mount of a container has its own reference. For podman, one holder explains all, because all
+// containers share one reference. With returned, the runtime has unmounted all references, so the
+// holders explain none.
 func (d Doubt) heldBy(holders []string, returned bool) Doubt {
 	switch {
 	case returned:
@@ -45,13 +46,13 @@ func (d Doubt) leaked() bool { return d.Leaked > 0 }
 
 func (d Doubt) key() string { return volume.RuntimeKey(d.Runtime, d.Name) + "\x00" + d.Alloc }
 
-// doubts stores the result of the last pass.
+// doubts stores the doubts that the last pass of the reaper found.
 type doubts struct {
 	mu  sync.Mutex
 	all []Doubt
 }
 
-// replace stores the result of a pass. A doubt that existed before keeps its time.
+// replace stores the doubts of a pass. A doubt that existed before keeps its time.
 func (l *doubts) replace(found []Doubt, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

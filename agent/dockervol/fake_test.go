@@ -72,7 +72,7 @@ func newWorld(t *testing.T, ids ...string) (*world, *Service) {
 	}
 }
 
-// next returns the service of the next agent process in the same world.
+// next simulates a restart of the agent. It returns a new service in the same world.
 func (w *world) next() *Service {
 	_, s := newWorld(w.t)
 	s.Store, s.Claims, s.Volumes, s.Plugins, s.Containers, s.Mounts = w, w, w, w, w, w
@@ -258,7 +258,7 @@ func (w *world) claims() []string {
 	return out
 }
 
-// refs returns the ids of the references to a volume of docker.
+// refs returns the ids of the references to one of docker's volumes.
 func (w *world) refs(name string) (ids []string) {
 	v, _ := w.RuntimeVolume("docker", name)
 	for _, r := range v.Refs {

@@ -45,8 +45,8 @@ type event struct {
 // errKilled is the error of a step of a killed agent.
 var errKilled = errors.New("kill -9")
 
-// mostSteps is the highest step at which the model kills the agent. No call has more steps that
-// matter.
+// mostSteps is the highest step at which the model kills the agent. A kill after later steps would
+// test nothing new.
 const mostSteps = 6
 
 // events returns all possible events.
@@ -103,7 +103,7 @@ func newRun(t *testing.T, from state) *run {
 	return r
 }
 
-// agent starts an agent and shows it the state of docker.
+// agent starts an agent, which then reads the state of docker.
 func (r *run) agent() {
 	r.s = r.w.next()
 	r.look()
@@ -297,7 +297,7 @@ func (s state) normal() state {
 
 // TestModel tries all orders of events: containers start and stop, docker cp runs, Mounts fail, the
 // agent is killed at any step, and docker is killed. No container may lose its volume, and no claim
-// may remain at the end. Without a kill, this must hold without the reaper.
+// may remain at the end. If no process is killed, the service must achieve this without the reaper.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	type path struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// settleWithin limits the commits that must happen even if the caller has disconnected.
+// settleWithin limits the duration of commits that must happen even if the caller has disconnected.
 const settleWithin = 10 * time.Second
 
 // maxRef is the maximum length of a reference id, in bytes. The ids of docker and podman have 64
@@ -57,7 +57,7 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 }
 
 // withdraw undoes a failed Mount, because the runtime sends no Unmount for it. If the agent is
-// stopping, the runtime repeats the Mount at the next agent, so the claim stays.
+// stopping, the claim stays, because the runtime repeats the Mount after the agent's restart.
 func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVolume, id string, turn uint64, stopping bool) error {
 	uncount := func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		// Podman's Mounts are not counted: a later Mount for the same id replaces the earlier one.
@@ -82,7 +82,7 @@ func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVol
 }
 
 // refer increases the count of a reference, and stores the count before the agent makes the claim.
-// If the agent does not know the name, refer creates it, for the volume whose id is that name. This
+// If the agent does not know the name, refer creates the name for the volume with the same id. This
 // helps podman, which never repeats Create.
 func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v volume.RuntimeVolume, of volume.Volume, turn uint64, err error) {
 	if _, ok := s.Store.RuntimeVolume(from.Runtime, name); !ok {
@@ -119,7 +119,8 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 }
 
 // Unmount decreases the count of a reference. If no reference needs the claim afterwards, the agent
-// detaches it. If the volume is not unmounted before the runtime times out, the agent continues.
+// detaches the claim. If the volume is not unmounted before the runtime times out, Unmount returns
+// and the agent continues in the background.
 func (s *Service) Unmount(ctx context.Context, from Caller, name, id string) error {
 	v, ok := s.Store.RuntimeVolume(from.Runtime, name)
 	if !ok {

@@ -43,8 +43,8 @@ func TestMount(t *testing.T) {
 	}
 }
 
-// TestExclusive checks that with exclusive, each container has its own claim. The ids of two
-// containers may begin with the same characters.
+// TestExclusive checks that each container has its own claim if the option exclusive is set. The
+// ids of two containers may begin with the same characters.
 func TestExclusive(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", opts{"exclusive": "true"}))
@@ -76,7 +76,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"))
 	w.want("claims", w.claims())
 
-	// The runtime has given up, so the claim must not stay.
+	// The runtime no longer waits for the answer, so the claim must not stay.
 	gone, cancel := context.WithCancel(ctx)
 	w.mount = func(ctx context.Context) error { cancel(); return ctx.Err() }
 	if _, err := s.Mount(gone, docker, "data", "a"); !errors.Is(err, context.Canceled) {
@@ -85,7 +85,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"))
 	w.want("claims", w.claims())
 
-	// The agent is stopping, so the reference and the claim stay for the next agent.
+	// The agent is stopping, so the reference and the claim stay until its restart.
 	stopping, stop := context.WithCancelCause(ctx)
 	w.mount = func(ctx context.Context) error { stop(volume.ErrStopping); return ctx.Err() }
 	if _, err := s.Mount(stopping, docker, "data", "a"); err == nil {
@@ -94,7 +94,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"), "a")
 	w.want("claims", w.claims(), "data docker")
 
-	// The next agent continues the same Mount, which counts once.
+	// After the restart, the agent continues the same Mount, which counts once.
 	w.mount = nil
 	w.mounted(s, "data", "a")
 	must(t, s.Unmount(ctx, docker, "data", "a"))
@@ -135,7 +135,7 @@ func TestDiskFull(t *testing.T) {
 }
 
 // TestMountForgotten checks a name that podman knows and the agent has lost. The agent then mounts
-// the volume whose id is that name.
+// the volume whose id equals the name.
 func TestMountForgotten(t *testing.T) {
 	w, s := newWorld(t, "data")
 	if path, err := s.Mount(t.Context(), podman, "data", "constant"); err != nil || path != "/t/podman/data" {
@@ -253,8 +253,8 @@ func TestRemoveAtOnce(t *testing.T) {
 }
 
 // TestMountGivenUpByOne checks two podman commands, which share one id. The first command is
-// killed, and the second command mounts before the agent has withdrawn the first Mount. The mount
-// then belongs to the second command.
+// killed. The second command mounts the volume before the agent has withdrawn the first Mount. The
+// volume must then stay mounted for the second command.
 func TestMountGivenUpByOne(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), podman, "data", nil))

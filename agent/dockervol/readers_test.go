@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestReadersOnly checks that a volume that can only be read is claimed for reading, with or
-// without "ro".
+// TestReadersOnly checks that a read-only volume is claimed for reading, with or without the option
+// "ro".
 func TestReadersOnly(t *testing.T) {
 	w, s := newWorld(t)
 	capability := func(modes ...call.AccessMode) (all []call.Capability) {

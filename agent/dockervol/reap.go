@@ -40,8 +40,8 @@ func (s *Service) Run(ctx context.Context) {
 
 // Reap runs one pass of the reaper. It removes the references of a claim only if two consecutive
 // passes find no use of the volume. A pass finds no use if no other mount namespace contains the
-// mount, and if the runtime reports no container that uses the volume. If one of these answers is
-// missing, the references stay. References that a Mount touches during the pass also stay.
+// mount, and if the runtime reports no container that uses the volume. If one of these checks
+// fails, the references stay. References for which a Mount arrives during the pass also stay.
 func (s *Service) Reap(ctx context.Context) { reaper{s}.pass(ctx) }
 
 // reaper removes references whose containers have ended.
@@ -52,7 +52,8 @@ func (s reaper) pass(ctx context.Context) {
 	s.orphans(ctx)
 	volumes := s.Store.RuntimeVolumes()
 
-	// The age of new references starts here, because an answer of a runtime may take long.
+	// Record the time of new references before the first request to a runtime, which may take long
+	// to answer.
 	for _, v := range volumes {
 		for _, r := range v.Refs {
 			s.activity.last(v.Key(), r.ID, s.now())
@@ -102,7 +103,7 @@ func allocs(v volume.RuntimeVolume) []string {
 }
 
 // turns returns the number of the last Mount for each reference of an alloc. It returns nil if a
-// reference is still too young.
+// Mount is running or a reference is still too young.
 func (s reaper) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
 	if s.activity.isMounting(v.Runtime) {
 		return nil
@@ -125,8 +126,8 @@ func (s reaper) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
 	return turns
 }
 
-// doubt checks whether containers use the claim of an alloc. It also counts how many references of
-// the claim the containers explain.
+// doubt checks whether containers use the claim of an alloc. It also counts the references of the
+// claim for which it finds no container.
 func (s reaper) doubt(ctx context.Context, v volume.RuntimeVolume, alloc string) Doubt {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
@@ -175,7 +176,7 @@ func (s reaper) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, 
 		return
 	}
 	if now, ok := s.Store.RuntimeVolume(v.Runtime, v.Name); ok && now.Claimed(alloc) {
-		return // its container was started in the meantime
+		return // a container has mounted the volume meanwhile
 	}
 
 	s.Events(volume.Event{
@@ -184,7 +185,7 @@ func (s reaper) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, 
 	})
 }
 
-// orphans detaches claims of runtimes that no reference needs. Such a claim remains if an agent
+// orphans detaches the claims of runtimes that have no reference. Such a claim remains if an agent
 // ended between its two commits, or if the name was lost.
 func (s reaper) orphans(ctx context.Context) {
 	for _, r := range s.Store.Volumes() {

@@ -43,7 +43,7 @@ func TestReap(t *testing.T) {
 	}
 }
 
-// TestReapInTurn checks that passes that are not consecutive do not count.
+// TestReapInTurn checks that the reaper counts only consecutive passes.
 func TestReapInTurn(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -63,7 +63,7 @@ func TestReapInTurn(t *testing.T) {
 	w.want("events", w.events, "runtime-created", "owner-gone")
 }
 
-// TestReapOrphans checks that the reaper finishes the work of an agent that ended between two
+// TestReapOrphans checks that the reaper completes the work of an agent that was killed between two
 // steps.
 func TestReapOrphans(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
@@ -77,8 +77,8 @@ func TestReapOrphans(t *testing.T) {
 	w.want("claims", w.claims(), "other web")
 }
 
-// TestReapStartedAgain checks a restarted container, which mounts the volume for the same id. Its
-// reference is young again, even if the Mount happens during a pass.
+// TestReapStartedAgain checks a restarted container, which mounts the volume for the same id. The
+// restart resets the age of the reference, even if the Mount happens during a pass.
 func TestReapStartedAgain(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -111,8 +111,9 @@ func TestReapStartedAgain(t *testing.T) {
 	}
 }
 
-// TestReapAfterStart checks references on disk. Such a reference may be from just before the start
-// of the agent, even if its time is different because the clock was changed.
+// TestReapAfterStart checks references that the agent reads from disk when it starts. Such a
+// reference may be new, even if its stored time looks old because the clock was changed. Its age
+// therefore counts from the start of the agent.
 func TestReapAfterStart(t *testing.T) {
 	for _, jump := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
 		w, before := newWorld(t, "data")

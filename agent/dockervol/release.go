@@ -40,8 +40,8 @@ func (s *Service) giveBack(ctx context.Context, runtime, name string, change fun
 	return s.detachUnclaimed(ctx, v)
 }
 
-// shown returns the allocs that have no mounted reference, but whose mount another mount namespace
-// contains. If the check fails, shown also returns the alloc.
+// shown returns the allocs that have no mounted reference, although another mount namespace still
+// contains their mount. It also returns an alloc if the check of its mount fails.
 func (s *Service) shown(ctx context.Context, v volume.RuntimeVolume) (keep []string) {
 	for _, alloc := range v.Unneeded() {
 		r, ok := s.Store.Volume(v.VolumeID)
@@ -96,7 +96,8 @@ func (s *Service) detachUnclaimed(ctx context.Context, v volume.RuntimeVolume) (
 	return gone, nil
 }
 
-// mine returns the paths that are not empty. The arguments are the agent's own paths of a volume.
+// mine returns the paths that are not empty. The arguments are the paths at which the agent itself
+// mounts a volume.
 func mine(paths ...string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 }

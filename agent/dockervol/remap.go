@@ -75,7 +75,7 @@ func remappedRoot(proc string, pid int) (uid, gid string) {
 // of subuid(5). The id must not be the id of root on the host.
 func beginsRange(file, id string) bool {
 	first, err := strconv.ParseUint(id, 10, 32)
-	if err != nil || first == 0 || first == math.MaxUint32 { // the last id belongs to no user
+	if err != nil || first == 0 || first == math.MaxUint32 { // the largest id belongs to no user
 		return false
 	}
 

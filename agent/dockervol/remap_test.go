@@ -83,7 +83,7 @@ func TestRemappedRoot(t *testing.T) {
 	}
 	subuid := filepath.Join(proc, "5/root/etc/subuid")
 	must(t, os.Remove(subuid))
-	must(t, syscall.Mkfifo(subuid, 0o644)) // no process ever writes to it
+	must(t, syscall.Mkfifo(subuid, 0o644)) // a read would block: the FIFO has no writer
 	if uid, gid := remappedRoot(proc, 5); uid+gid != "" {
 		t.Errorf("with a FIFO in place of the ranges: %s:%s", uid, gid)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Remove removes a runtime's name of a volume. If the volume has reclaim: delete and no other
+// Remove removes a runtime's name for a volume. If the volume has reclaim: delete and no other
 // runtime has a name for it, Remove also destroys its data. Remove refuses while containers use the
 // volume.
 func (s *Service) Remove(ctx context.Context, from Caller, name string) error {
@@ -46,8 +46,8 @@ func (s *Service) Remove(ctx context.Context, from Caller, name string) error {
 	return err
 }
 
-// giveUpName removes a runtime's name of a volume. Without always, it does so only if another
-// runtime also has a name for the volume. It reports whether the name is gone.
+// giveUpName removes a runtime's name for a volume. Without always, it does so only if another
+// runtime also has a name for the volume. It reports whether it removed the name.
 func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always bool) (gone bool, err error) {
 	message := v.Runtime + " removed its name " + v.Name + " for it"
 	err = s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {

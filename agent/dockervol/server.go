@@ -123,7 +123,7 @@ func (v *Server) serve(w http.ResponseWriter, r *http.Request) {
 	answer, err := v.call(w, r)
 	stopping := err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping)
 	if stopping || errors.Is(err, errCutOff) {
-		// Nothing has been decided. A runtime whose connection breaks repeats the call.
+		// The call has had no effect. The runtime repeats a call whose connection breaks.
 		panic(http.ErrAbortHandler)
 	}
 	if err != nil {

@@ -71,8 +71,8 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Claims admits and detaches claims. It has the types of the domain, because api.ClaimRequest cannot
-// describe the claim of a runtime: the owner, and a default ownership.
+// Claims admits and detaches claims. It uses the types of the domain, because api.ClaimRequest
+// cannot express the owner and the default ownership of a runtime's claim.
 type Claims interface {
 	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
 	// Drop stores the intent to detach a claim. Freed waits until the claim is gone.
@@ -282,9 +282,9 @@ func (l *locks) hold(ctx context.Context, key string) (release func(), err error
 	}
 }
 
-// touch is the time when this agent last heard of a reference. It is not stored on disk. References
-// that are older than this agent therefore count as new, and a change of the clock has no effect on
-// them.
+// touch is the time when this agent last received a call about a reference. It is not stored on
+// disk. References that are older than this agent process therefore count as new, and a change of
+// the clock has no effect on them.
 type touch struct {
 	turn uint64 // number of the last Mount call for the reference; 0 means none
 	at   time.Time

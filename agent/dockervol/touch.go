@@ -8,13 +8,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// activity stores which Mount calls run, and when the agent last heard of each reference. A
-// reference of a container that starts just now must not count as leaked.
+// activity stores which Mount calls run, and when the agent last received a call about each
+// reference. The reference of a container that is just starting must not count as leaked.
 type activity struct {
 	mu       sync.Mutex
 	mounting map[string]int              // number of running Mount calls, by runtime
 	turn     uint64                      // number of the last Mount call
-	touched  map[string]map[string]touch // by the key of the name and the id of the reference
+	touched  map[string]map[string]touch // by the name's key and the reference's id
 }
 
 // beginMount counts a running Mount of a runtime, until the caller calls done. The runtime is about
@@ -42,7 +42,7 @@ func (a *activity) isMounting(runtime string) bool {
 	return a.mounting[runtime] > 0
 }
 
-// addMount records that a Mount for a reference begins, and returns the number of the call. The
+// addMount records that a Mount for a reference begins, and returns the number of the Mount. The
 // caller holds the lock of the name.
 func (a *activity) addMount(key, id string, now time.Time) (turn uint64) {
 	a.mu.Lock()
@@ -63,8 +63,8 @@ func (a *activity) endMount(key, id string, now time.Time) {
 	}
 }
 
-// last returns when the agent last heard of a reference. For a reference from disk, it returns the
-// time of the first call of last.
+// last returns when the agent last received a call about a reference. For a reference from disk, it
+// returns the time of the first call of last.
 func (a *activity) last(key, id string, now time.Time) touch {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -26,8 +26,8 @@ const (
 // errSlow is the error for events that are lost because the disk is too slow.
 var errSlow = errors.New("the disk is too slow")
 
-// disk writes events to files, with one JSON object per line. It does not sync the files, because a
-// power loss may cost the last events. Only one goroutine uses it.
+// disk writes events to files, with one JSON object per line. It does not sync the files: the loss
+// of the last events in a power failure is acceptable. Only one goroutine uses it.
 type disk struct {
 	dir  string
 	max  int64    // maximum number of bytes in all files

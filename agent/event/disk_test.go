@@ -47,8 +47,8 @@ func files(t *testing.T, dir string) (names []string, size int64) {
 	return names, size
 }
 
-// TestRestart checks that the events and their numbers continue after a restart. It tries different
-// numbers of events, and a crash in the middle of a line.
+// TestRestart checks that the log continues its events and their numbers after a restart. It tries
+// different numbers of events, and a crash in the middle of a line.
 func TestRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "events")
 	next := 1
@@ -87,7 +87,7 @@ func TestRestart(t *testing.T) {
 func TestFilter(t *testing.T) {
 	dir := t.TempDir()
 	begun := time.Now()
-	for range 2 { // after both rounds, all events are in files, and only the last event is in memory
+	for range 2 { // each round ends with Close, which leaves all events in files
 		l := open(t, dir)
 		for i := range 100 {
 			l.Add(volume.Event{Type: []volume.EventType{"staged", "unstaged", "warning", "detached"}[i%4], Volume: fmt.Sprint("v", i%2), Message: fmt.Sprint(i)})
@@ -186,7 +186,8 @@ func TestTotalIsBounded(t *testing.T) {
 	}
 }
 
-// waitWritten waits until the last event is in a file.
+// The log calls Told once for each event that it stores. The call comes from the goroutine that
+// adds the event, or from the one that reports the end of repetitions. Calls may overlap.
 func waitWritten(t *testing.T, dir string, l *event.Log) {
 	t.Helper()
 	last := read(t, l, event.Filter{N: 1})[0].Seq

@@ -20,7 +20,8 @@ import (
 type Event struct {
 	volume.Event
 	Time time.Time
-	// Seq increases by one with each event. It continues after a restart.
+	// open returns a log that is closed at the end of the test. The test fails if the log cannot
+	// write a file.
 	Seq uint64
 }
 

@@ -23,7 +23,7 @@ type Log struct {
 	ring    ring
 	repeats repeats
 	sweeper *time.Timer // set while the log may hold back repeated events
-	pending []Event     // events that are in no file yet
+	pending []Event     // events that are not written yet
 	inHand  []Event     // the events that the writer is writing
 	lost    int         // number of events that did not fit into pending
 	closed  bool
@@ -233,9 +233,10 @@ func shorten(s string) string {
 	return s[:cut] + mark
 }
 
-// Read calls each for the selected events, oldest first. It returns the number of the last event at
-// the time of the call, and reports no later events. It reads the files line by line, and only as
-// far back as necessary. If ctx ends or each fails, Read stops and returns that error.
+// Read calls the function each for the selected events, oldest first. It returns the number of the
+// last event at the time of the call, and reports no later events. It reads the files line by line,
+// and only as far back as necessary. If ctx ends or the function each fails, Read stops and returns
+// the error.
 func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint64, error) {
 	recent, first, last := l.inMemory()
 	matches := 0
@@ -295,9 +296,9 @@ func (l *Log) inMemory() (recent []Event, first, last uint64) {
 	return append(recent, l.ring.after(0)...), first, last
 }
 
-// history calls each for the events in the files with a number less than below. If the filter
-// selects only the last N events, history first counts events from the end, to find the file with
-// the first selected event.
+// history calls the function each for the events in the files with a number less than below. If the
+// filter selects only the last N events, history first counts events from the end, to find the file
+// with the first selected event.
 func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, each func(Event) error) error {
 	names, err := files(l.disk.dir)
 	if err != nil {
@@ -339,8 +340,8 @@ func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, eac
 	return nil
 }
 
-// scan calls each for the events of one file. If the file has been deleted meanwhile, because it
-// became too old, scan reports no events.
+// scan calls the function each for the events of one file. If the file has been deleted in the
+// meantime, because it became too old, scan reports no events.
 func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, each func(Event) error) error {
 	file, err := untrusted.Open(filepath.Join(l.disk.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {

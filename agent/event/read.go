@@ -26,8 +26,9 @@ func (f Filter) Fits(e Event) bool {
 // maxLine is the maximum length of a line, in bytes. Every event is shorter.
 const maxLine = 64 << 10
 
-// eachLine calls do for each line of a file until do fails. It skips each line that is longer than
-// maxLine. Such a line is not an event. It can appear at the end of a file after a power loss.
+// eachLine calls the function do for each line of a file until do fails. It skips each line that is
+// longer than maxLine. Such a line is not an event. It can appear at the end of a file after a
+// power loss.
 func eachLine(file io.Reader, do func(raw []byte) error) error {
 	r := bufio.NewReaderSize(file, maxLine)
 	for long := false; ; {

@@ -25,11 +25,11 @@ const (
 	maxSubjects = 4096
 )
 
-// repeats withholds repetitions of an event. It reports the first event at once, and each event
-// with a new message at once too. Of the repetitions, it reports the 8th, 16th, 32nd and so on,
-// with the count. When the repetitions have stopped, it reports the last of them.
+// repeats withholds repetitions of an event. It reports the first event, and each event with a new
+// message, at once. It also reports the 8th, 16th, 32nd repetition and so on, with the count. When
+// the repetitions have stopped, it reports the last of them.
 type repeats struct {
-	seen uint64 // number of repetitions so far, which orders them
+	seen uint64 // number of repetitions so far; each row copies its position from it
 	rows map[subject]map[about]*row
 }
 
@@ -51,8 +51,8 @@ type row struct {
 	held        *volume.Event // the last repetition, unless it has been reported
 }
 
-// repeatable reports whether events of a type can repeat endlessly without a request. Every other
-// event follows from a request or from a repeatable event.
+// repeatable reports whether events of a type can repeat endlessly without a request. An event of
+// any other type follows from a request or from a repeatable event.
 func repeatable(typ volume.EventType) bool {
 	return strings.HasPrefix(string(typ), "plugin-") || strings.HasSuffix(string(typ), "-failed") || typ == volume.EventWarning || typ == volume.EventClaimRefused
 }
@@ -147,8 +147,8 @@ func (w *row) counted(e volume.Event) volume.Event {
 	return e
 }
 
-// ended returns the last event of each repetition that has stopped, oldest first. It deletes
-// repetitions that are too old.
+// ended returns the last event of each series of repetitions that has stopped, oldest first. It
+// deletes series that are too old.
 func (r *repeats) ended(now time.Time) []volume.Event {
 	return r.take(func(w *row) bool { return now.Sub(w.last) >= endedAfter }, func(w *row) bool { return now.Sub(w.last) > forgottenAfter })
 }

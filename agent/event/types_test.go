@@ -100,7 +100,7 @@ func typeParameters(files []*ast.File) map[string][]int {
 
 // typePlaces returns the expressions of a file that can be the type of an event. These are the
 // values of fields named Type, operands of comparisons with such a field, arguments of the
-// functions in takers, and operands of conversions to EventType.
+// functions in the map takers, and operands of conversions to EventType.
 func typePlaces(f *ast.File, takers map[string][]int) (places []ast.Node) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -188,7 +188,7 @@ func TestTypesAreKnown(t *testing.T) {
 }
 
 // TestTypesOnThePage checks that the table of event types in docs/troubleshooting.md names every
-// type once, and no other.
+// type once, and no unknown types.
 func TestTypesOnThePage(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/troubleshooting.md"))
 	if err != nil {
@@ -216,8 +216,8 @@ func TestTypesOnThePage(t *testing.T) {
 	}
 }
 
-// TestTypesOfStates checks that a constant exists for the event of each state of a claim and of a
-// plugin.
+// TestTypesOfStates checks that package volume has a constant for the event type of each state of a
+// claim and of a plugin.
 func TestTypesOfStates(t *testing.T) {
 	types := eventTypes(t)
 	for _, s := range []volume.ClaimState{volume.Pending, volume.Mounted, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached} {

@@ -75,7 +75,7 @@ func (c *Calls) method(name string) *method {
 }
 
 // add makes a series, and counts it for the plugin. prune uses the count to notice a plugin that
-// has returned.
+// was added again.
 func (c *Calls) add(series func()) {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()

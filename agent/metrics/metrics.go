@@ -1,8 +1,8 @@
 // Package metrics counts events in the agent and shows the counts in the text format of Prometheus.
 //
 // A scrape only reads memory: it calls no plugin and opens no file. No label comes from a claim or
-// a path. A label contains a volume's id only if the agent asked the plugin about that volume. The
-// series of a plugin or a volume disappear with it. docs/metrics.md lists all metrics.
+// a path. A label contains a volume's id only if the agent asked the plugin about that volume. When
+// a plugin or a volume is removed, its series disappear. docs/metrics.md lists all metrics.
 package metrics
 
 import (

@@ -75,7 +75,7 @@ func busy() *world {
 			{ID: "ebs", Driver: "ebs.csi.aws.com", Type: "monolith", State: "ready", Restarts: 3},
 			{ID: "nfs", Type: "controller", Instance: "b", State: "backing-off"},
 			{ID: "nfs", Type: "node", State: "ready"},
-			// This duplicate cannot occur, but must not break the scrape.
+			// A duplicate should never occur, but must not break the scrape.
 			{ID: "nfs", Type: "node", State: "failed"},
 		},
 		records: []volume.Record{taken, {Volume: volume.Volume{ID: "free"}}},
@@ -196,7 +196,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// TestTogether makes calls, clients and scrapes in parallel, to find data races.
+// TestTogether makes calls, creates clients and scrapes in parallel, to find data races.
 func TestTogether(t *testing.T) {
 	w := busy()
 	m := w.metrics()
@@ -223,8 +223,8 @@ func TestTogether(t *testing.T) {
 	})
 }
 
-// TestCallCostsNoMemory checks that a call allocates no memory after the first one with its method
-// and code.
+// TestCallCostsNoMemory checks that a call allocates no memory if an earlier call had the same
+// method and the same gRPC code.
 func TestCallCostsNoMemory(t *testing.T) {
 	c := busy().metrics().Calls("ebs")
 	if n := testing.AllocsPerRun(100, func() {

@@ -48,7 +48,7 @@ func (c reports) Collect(to chan<- prometheus.Metric) {
 
 				gauge(to, d, float64(u.Total), r.Volume, r.Plugin, "total")
 				if u.TotalOnly() {
-					continue // a value of 0 would mean that the volume is full
+					continue // do not report 0, which would mean that the volume is full
 				}
 
 				gauge(to, d, float64(u.Used), r.Volume, r.Plugin, "used")

@@ -40,7 +40,7 @@ func New() *Metrics {
 }
 
 // Collect adds the metrics of the agent's state. The caller calls it once, before the first Write.
-// The sources in o need the Metrics to count calls, so they cannot exist when New runs.
+// The sources in o need the Metrics to count calls, so New cannot receive them.
 func (m *Metrics) Collect(o Options) {
 	m.o = o
 	m.registry.MustRegister(state{o}, reports{o})

@@ -17,7 +17,7 @@ import (
 // These are the limits for clients on the network. Each connection serves one request.
 const (
 	maxConns     = 8
-	maxHeader    = 8 << 10 // bytes
+	maxHeader    = 8 << 10 // in bytes
 	readWithin   = 5 * time.Second
 	writeWithin  = 30 * time.Second
 	finishWithin = 500 * time.Millisecond
@@ -117,7 +117,7 @@ func (s *Server) serve(ctx context.Context) error {
 		defer cancel()
 
 		if server.Shutdown(bounded) != nil {
-			// A client that loses its connection can ask the next agent process.
+			// A client whose connection breaks can retry after the agent's restart.
 			_ = server.Close()
 		}
 	})
@@ -145,7 +145,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	var all bytes.Buffer // after a failure, the client must get an error instead of a part of the metrics
+	var all bytes.Buffer // a buffer, so that a client never receives only a part of the metrics
 	if err := s.o.Write(&all); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -153,7 +153,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(all.Len()))
-	_, _ = w.Write(all.Bytes()) // an error means that the client has left
+	_, _ = w.Write(all.Bytes()) // an error means that the client has disconnected
 }
 
 // bounded is a listener that limits the number of open connections. At the limit, a new connection

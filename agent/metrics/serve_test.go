@@ -121,8 +121,8 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestServedAnError checks that the server answers with an error if it could write only a part of
-// the metrics.
+// TestServedAnError checks that the server answers with an error if the sources could write only a
+// part of the metrics.
 func TestServedAnError(t *testing.T) {
 	s := serve(t, "127.0.0.1:0", func(w io.Writer) error { return errors.Join(text("a 1\n")(w), errors.New("no more")) })
 	got := ask(t, http.MethodGet, "http://"+take(t, s.at)+"/metrics")

@@ -1,5 +1,5 @@
-// Package notes writes a file beside the mounts of each claim. Such a note describes the claim. If
-// the state database is lost, the agent restores the claims from their notes.
+// Package notes writes a file, called a note, beside the mounts of each claim. The note describes
+// the claim. If the state database is lost, the agent restores the claims from their notes.
 package notes
 
 import (
@@ -124,7 +124,8 @@ func (n *Notebook) setFailed(was volume.Record) {
 	n.failed[was.Volume.ID] = was
 }
 
-// allocs returns the allocs that have a claim on the volume, or had one in the record was.
+// allocs returns the allocs that have a claim on the volume now, or that had a claim in the old
+// record was.
 func (n *Notebook) allocs(was volume.Record) []string {
 	now, _ := n.o.Records.Volume(was.Volume.ID)
 	all := slices.Collect(maps.Keys(now.Claims))
@@ -137,8 +138,8 @@ func (n *Notebook) allocs(was volume.Record) []string {
 	return all
 }
 
-// Complete writes missing notes, and removes notes without a claim, after a restart. An earlier
-// agent may have ended before it could do so.
+// Complete writes missing notes, and removes notes without a claim, after a restart. The agent may
+// have ended before it could do so.
 func (n *Notebook) Complete(ctx context.Context) {
 	noted := map[string]bool{}
 	for _, r := range n.o.Records.Volumes() {

@@ -64,8 +64,8 @@ func changeLeftover(tx *statedb.Tx, driver, external string, fn func(volume.Reco
 
 // Settle deletes a leftover record whose leftovers are all undone. It returns the id of the volume
 // that waited for these leftovers, if there is one. The agent takes no step for that volume until
-// the deletion is on disk. volume.Loaded relies on this order. While the leftover record is on
-// disk, the volume has no mount.
+// the deletion is on disk. While the leftover record is on disk, the volume therefore has no mount.
+// volume.Loaded relies on this.
 func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err error) {
 	driver, external := r.Volume.Driver, r.Volume.ExternalID
 	key := statedb.StorageKey(driver, external)

@@ -20,7 +20,7 @@ func (s Provisioning) Snapshots() []volume.SnapshotIntent { return statedb.Snaps
 // SnapshotNames returns the names of snapshots whose ids are known.
 func (s Provisioning) SnapshotNames() []volume.SnapshotName { return statedb.SnapshotNames.All(s) }
 
-// Update makes one change. After an error, no part of the change is stored.
+// Update runs fn in one transaction. After an error, no part of the change is stored.
 func (s Provisioning) Update(ctx context.Context, fn func(provision.Tx) error) error {
 	var was map[string]volume.Record
 	err := s.DB.Update(ctx, func(tx *statedb.Tx) error {

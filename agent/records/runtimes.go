@@ -11,7 +11,7 @@ import (
 // Runtimes adapts the state database for package dockervol.
 type Runtimes struct{ Store }
 
-// Update makes one change. After an error, no part of the change is stored.
+// Update runs fn in one transaction. After an error, no part of the change is stored.
 func (s Runtimes) Update(ctx context.Context, fn func(dockervol.Tx) error) error {
 	return s.DB.Update(ctx, func(tx *statedb.Tx) error { return fn(runtimeTx{tx}) })
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Reload stores the current node, and adapts every record to the way in which the last agent ended.
-// It uses one commit. From then on, the database says that this agent has not shut down properly,
-// until MarkStopped changes that.
+// Reload stores the current node, and adapts every record to the way in which the previous agent
+// process ended. It uses one commit. From then on, the database says that this agent has not shut
+// down properly, until MarkStopped records a proper shutdown.
 func (s Store) Reload(ctx context.Context, node statedb.Node, after volume.Stop) error {
 	node.Clean = false
 	save := s.Happened

@@ -82,9 +82,9 @@ func (s Store) Change(ctx context.Context, id string, fn func(volume.Record) (vo
 }
 
 // Detach is like Change, for the end of a claim. On a read-only data dir, it keeps the change in
-// memory, and writes the change when that is possible again. Otherwise no volume could be unmounted
-// on such a host. If the agent dies before the write, the next one finds the old claim and mounts
-// the volume again.
+// memory, and writes the change when the data dir is writable again. Otherwise no volume could be
+// unmounted on such a host. If the agent dies before the write, it finds the old claim after its
+// restart and mounts the volume again.
 func (s Store) Detach(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
 	err := s.Change(ctx, id, fn)
 	if !errors.Is(err, syscall.EROFS) {

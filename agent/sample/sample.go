@@ -1,7 +1,7 @@
-// Package sample asks plugins for reports on their mounted volumes, for the metrics. It asks each
-// plugin in turns of its own, so that a plugin that hangs does not delay the others. In a turn, it
-// asks about one volume of the plugin after the other. It skips a volume with a running call until
-// the next turn.
+// Package sample regularly asks plugins for reports on their mounted volumes, for the metrics. In
+// one turn, a Sampler asks a plugin about its volumes one after another. Each plugin has its own
+// turns, so that a plugin that hangs does not delay the others. A turn skips volumes for which a
+// call is already running.
 package sample
 
 import (
@@ -18,7 +18,7 @@ import (
 
 // Options are the sources of a Sampler.
 type Options struct {
-	// The time between two turns of a plugin without its own interval; 0 means never.
+	// The time between two turns of a plugin that has no interval of its own. 0 means never.
 	Every   time.Duration
 	Volumes func() []volume.Record
 	View    func(pluginID string) plugin.View

@@ -37,8 +37,8 @@ func fromClaimRequest(req api.ClaimRequest, p peer.Peer) (volume.Request, error)
 	}}, nil
 }
 
-// atFD returns the descriptor that the caller lends to the agent, or nil if there is none. Only
-// root may lend one, because the agent mounts on the directory of the descriptor.
+// atFD returns the descriptor that the caller passes to the agent, or nil if there is none. Only
+// root may pass a descriptor, because the agent mounts on the directory of the descriptor.
 func atFD(fd *int, p peer.Peer) (*volume.Descriptor, error) {
 	switch {
 	case fd == nil || *fd == -1:
@@ -62,7 +62,7 @@ func toClaim(r volume.Record, c volume.Claim, p plugin.View, owners volume.Owner
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
 		Owner: toOwner(c.Keeper(), owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
 		AtFlags: c.AtFlags, AtWritable: c.AtWritable, Note: c.Note,
-		Ownership: toOwnership(c.Own.Explicit()), // without a default owner, because the claim does not record whether the agent applied it
+		Ownership: toOwnership(c.Own.Explicit()), // without the default owner: the claim does not record whether it was applied
 	}
 
 	if c.Adopted {

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestAtFD checks that only root may lend a descriptor, and that the descriptor belongs to the
+// TestAtFD checks that only root may pass a descriptor, and that the descriptor belongs to the
 // calling process.
 func TestAtFD(t *testing.T) {
 	root, user := peer.Peer{PID: 7, Known: true}, peer.Peer{PID: 8, UID: 1000, Known: true}
@@ -47,8 +47,8 @@ func TestAtFD(t *testing.T) {
 	}
 }
 
-// TestTermsThereAndBack checks that an answer shows the terms of the request, and that the server
-// refuses an unprintable note.
+// TestTermsThereAndBack checks that an answer shows the terms of the claim as the request named
+// them, and that the service refuses an unprintable note.
 func TestTermsThereAndBack(t *testing.T) {
 	ask := api.ClaimRequest{
 		ReadOnly: true, AccessMode: "single-node-writer", AttachmentMode: "file-system", At: "/srv", AtFlags: []string{"nodev", "nosuid"}, AtWritable: true,

@@ -66,9 +66,9 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 	return v
 }
 
-// stillMounted says whether a volume's paths are mounted. If anything is set, as for a stuck volume,
-// the question is whether any path is mounted. Otherwise the question is whether the paths of all
-// wanted claims are mounted.
+// stillMounted reports whether a volume's paths are mounted. With anything, which is meant for a
+// stuck volume, the answer is Yes if any path is mounted. Otherwise the answer is Yes only if the
+// paths of all wanted claims are mounted.
 func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 	var sights []volume.Sight
 	for alloc, c := range r.Claims {

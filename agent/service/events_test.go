@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestEvents checks that an event keeps all its fields on its way to the API, and that readers see
-// only the events of their filter and those after their number.
+// TestEvents checks that an event in the API has all its fields, and that a client receives only the
+// events that its filter selects, after the requested number.
 func TestEvents(t *testing.T) {
 	log := event.Open(event.Options{Dir: t.TempDir(), Told: func(event.Event) {}, Warn: func(msg string, err error) { t.Error(msg, err) }})
 	defer log.Close(context.Background())

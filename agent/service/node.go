@@ -51,7 +51,7 @@ func (n Node) Status(ctx context.Context, by Caller) api.Node {
 	}
 	down := map[string]bool{}
 	for _, p := range out.Plugins {
-		down[p.ID] = n.ailing(p) && p.State != api.PluginReady // if the plugin is ready, another part serves its calls
+		down[p.ID] = n.ailing(p) && p.State != api.PluginReady // a ready plugin serves calls despite a failed part
 	}
 
 	for _, v := range n.describeAll(ctx) {
@@ -93,9 +93,9 @@ func (n Node) Status(ctx context.Context, by Caller) api.Node {
 }
 
 // ailing reports whether a plugin has a problem that a person must solve. A plugin that was stopped
-// on purpose is a problem only if volumes need it. A plugin that starts for the first time is no
-// problem. A plugin that starts again is a problem, because a plugin that never becomes ready is in
-// the state "starting" most of the time.
+// on purpose is a problem only if volumes need it. The first start of a plugin is not a problem. A
+// restart is a problem, because a plugin that never becomes ready is in the state "starting" most
+// of the time.
 func (n Node) ailing(p api.Plugin) bool {
 	switch p.State {
 	case api.PluginReady:

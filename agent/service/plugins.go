@@ -22,16 +22,16 @@ type PluginSet interface {
 	Log(ctx context.Context, id string, w api.Part, lines int, follow bool, write func([]byte) error) error
 
 	// RestartPlugin, StopPlugin and StartPlugin wait for the plugin, for at most the duration wait;
-	// with 0 they do not wait. The first two need force while volumes are in use through the
-	// plugin.
+	// with 0 they do not wait. While volumes are in use through the plugin, RestartPlugin and
+	// StopPlugin need force.
 	RestartPlugin(ctx context.Context, id string, w api.Part, force bool, wait time.Duration) error
 
-	// A brief stop ends with this agent. The next agent starts the plugin again.
+	// A brief stop ends when the agent restarts: the agent then starts the plugin again.
 	StopPlugin(ctx context.Context, id string, w api.Part, force, brief bool, wait time.Duration) error
 	StartPlugin(ctx context.Context, id string, w api.Part, wait time.Duration) error
 
-	// RegisterPlugin registers the text of a plugin file. Errors refer to the file as name.
-	// RegisterPlugin returns the id as soon as it knows the id, even with an error.
+	// RegisterPlugin registers the text of a plugin file. Its errors use name as the name of the
+	// file. It returns the plugin's id as soon as the id is known, even together with an error.
 	// DeregisterPlugin removes all registrations of an id.
 	RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (id, outcome string, err error)
 	DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
@@ -115,7 +115,8 @@ func (p Plugins) Log(ctx context.Context, by Caller, id string, parts api.Part, 
 	return asAPI(p.set.Log(ctx, id, parts, min(lines, maxLines), follow, write))
 }
 
-// checkChange checks the permission first, and then the plugin and its parts in a request.
+// checkChange checks the caller's permission. It then checks that the plugin exists and that the
+// requested type of part is valid.
 func (p Plugins) checkChange(by Caller, id string, parts api.Part) error {
 	if err := by.CheckWrite(); err != nil {
 		return err
@@ -137,7 +138,7 @@ type Control struct {
 	// Force permits a restart or stop while volumes are in use through the plugin.
 	Force bool
 
-	// Brief makes a stop end with this agent. The next agent starts the plugin again.
+	// Brief makes a stop end when the agent restarts. The agent then starts the plugin again.
 	Brief bool
 	Wait  time.Duration // how long to wait for the plugin
 }

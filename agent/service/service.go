@@ -9,8 +9,8 @@
 //	describe.go, claim.go, report.go, snapshot.go, spec.go, errors.go
 //	              convert between the API and the domain
 //
-// The other files contain one noun each. The methods return errors of the type *api.Error. Only
-// Events.Read returns the error of its argument each unchanged.
+// The other files contain one noun each. The methods return errors of the type *api.Error. As an
+// exception, Events.Read returns an error from its function argument each unchanged.
 package service
 
 import (
@@ -33,7 +33,7 @@ type Options struct {
 	Owners    volume.Owners
 	Events    EventLog
 	Doctor    Examiner
-	Node      func() api.Node // without plugins, counts and problems, which the service adds
+	Node      func() api.Node // the service adds the plugins, counts and problems
 }
 
 // Service has a field for each noun of the API.

@@ -18,8 +18,8 @@ type StorageCalls interface {
 	// plugin's controller.
 	Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error)
 
-	// List calls each for the volumes of a plugin, at most limit times. If limit is 0, it lists all
-	// volumes.
+	// List calls the function each for the volumes of a plugin, at most limit times. If limit is 0,
+	// it lists all volumes. It reports whether the plugin has more volumes.
 	List(ctx context.Context, pluginID string, limit int, each func(call.StorageVolume) error) (more bool, err error)
 	Capacity(ctx context.Context, pluginID string, q call.CapacityRequest) (call.CapacityResult, error)
 	Health(ctx context.Context, pluginID string) (volume.PluginHealth, error)
@@ -81,8 +81,8 @@ func (s Storage) Health(ctx context.Context, by Caller, pluginID string) (api.Pl
 	return out, nil
 }
 
-// Volumes calls each for the volumes that a plugin reports, at most limit times. If limit is 0, it
-// reports all volumes. The result tells whether the plugin has more.
+// Volumes calls the function each for the volumes that a plugin reports, at most limit times. If
+// limit is 0, it reports all volumes. The result more tells whether the plugin has more volumes.
 func (s Storage) Volumes(ctx context.Context, by Caller, pluginID string, limit int, each func(*api.StorageVolume) error) (more bool, err error) {
 	driver, registered := s.plugins.View(pluginID).Info.Driver, s.registered()
 	more, err = s.do.List(ctx, pluginID, limit, func(v call.StorageVolume) error {

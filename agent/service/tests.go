@@ -13,8 +13,8 @@ import (
 
 // Tester runs the tests of plugins.
 type Tester interface {
-	// Run calls each after every check. It returns when it has removed the traces of the test. An
-	// error from each ends the test.
+	// Run calls the function each after every check. It returns when it has removed the traces of
+	// the test. An error of the function each ends the test.
 	Run(ctx context.Context, id string, ask plugintest.Ask, each func(plugintest.Result) error) (plugintest.Summary, error)
 }
 
@@ -24,7 +24,8 @@ type Tests struct {
 	do      Tester
 }
 
-// Run tests a plugin, and calls each after every check. An error from each ends the test.
+// Run tests a plugin, and calls the function each after every check. An error of that function ends
+// the test.
 func (t Tests) Run(ctx context.Context, by Caller, id string, req api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error) {
 	if err := t.plugins.checkChange(by, id, api.Part{}); err != nil {
 		return api.PluginTestSummary{}, err

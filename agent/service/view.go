@@ -40,7 +40,7 @@ type Reports interface {
 	LastReport(r volume.Record) volume.Report
 }
 
-// view describes volumes and claims for the API. All nouns share it.
+// view describes volumes and claims for the API. The types of all nouns share it.
 type view struct {
 	records Records
 	queue   Queue
@@ -189,7 +189,8 @@ func (v view) explain(by Caller, err error, pluginID string, volumes ...string) 
 	return e
 }
 
-// explainVolume converts an error about a volume, with the log of the volume's plugin.
+// explainVolume converts an error about a volume to an API error. It adds lines of the log of the
+// volume's plugin, as explain does.
 func (v view) explainVolume(by Caller, err error, id string) error {
 	if err == nil {
 		return nil

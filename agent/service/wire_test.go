@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestWireNames checks that the constants of the API have the values of the domain's constants. The
-// conversions copy these values.
+// TestWireNames checks that the constants of the API have the same values as the domain's
+// constants, because the conversions copy these values unchanged.
 func TestWireNames(t *testing.T) {
 	for _, pair := range [][2]string{
 		{api.StateFree, string(volume.StateFree)}, {api.StateMounting, string(volume.StateMounting)}, {api.StateMounted, string(volume.StateMounted)},

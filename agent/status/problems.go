@@ -91,7 +91,7 @@ func (s *Service) leftovers() []api.Problem {
 	return out
 }
 
-// cutTests returns a problem for each interrupted test whose volume still exists.
+// cutTests returns a problem for each interrupted plugin test whose volume still exists.
 func (s *Service) cutTests() (all []api.Problem) {
 	for id, left := range s.Plugins.Usage.Scratches() {
 		if s.Tests.Testing(id) {
@@ -116,7 +116,7 @@ const leastFree = 32 << 20
 func (s *Service) full() []api.Problem {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(s.DataDir, &fs); err != nil {
-		return nil // fault reports a disk that fails
+		return nil // the method fault reports a failing disk
 	}
 
 	free := int64(fs.Bavail) * fs.Frsize
