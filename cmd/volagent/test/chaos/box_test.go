@@ -34,10 +34,10 @@ func (c *chaos) killBox() error {
 	if err := c.box.Daemon.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	_ = c.box.Daemon.Wait() // the daemon was killed
+	_ = c.box.Daemon.Wait() // the kill makes Wait return an error
 	c.count.add("dockerd kills")
 	for _, pid := range processesOf(c.box.Dir) {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended
+		_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended already
 	}
 	if err := c.box.StartDaemon(); err != nil {
 		return fmt.Errorf("dockerd does not start again: %w", err)
@@ -47,7 +47,7 @@ func (c *chaos) killBox() error {
 
 // processesOf returns the containerd processes whose arguments contain the directory dir.
 func processesOf(dir string) (pids []int) {
-	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // Glob fails only if the pattern is invalid
 	for _, line := range lines {
 		raw, err := os.ReadFile(line)
 		var pid int
@@ -72,7 +72,7 @@ func (k *chaosClient) runContainer(_ context.Context, dice *rand.Rand) error {
 	if k.box == nil {
 		return nil
 	}
-	s := k.served[dice.IntN(len(k.served)-1)] // the last volume is not a file system
+	s := k.served[dice.IntN(len(k.served)-1)] // the last volume is a raw device
 	if k.holding == "" {
 		k.names++
 		name := fmt.Sprintf("%s-%d.%s", k.name, k.names, k.driver)

@@ -35,10 +35,10 @@ var (
 const (
 	chaosClients  = 16
 	chaosShort    = 12 * time.Second
-	chaosDeadline = 3 * time.Second // for each call to the plugin "rec"
-	chaosLocal    = 5 * time.Second // for each call to the bundled driver
+	chaosDeadline = 3 * time.Second // timeout of each call to the plugin "rec"
+	chaosLocal    = 5 * time.Second // timeout of each call to the bundled driver
 	chaosSettles  = 2 * time.Minute // time limit for settleDown, after all faults are removed
-	chaosForgets  = 8 * time.Minute // additional time for references of containers whose end the agent missed
+	chaosForgets  = 8 * time.Minute // additional time to notice ended containers
 )
 
 // chaos is one run with an agent, two plugins, a container runtime, clients and faults.
@@ -197,7 +197,7 @@ func (c *chaos) checkRules(from int64) int64 {
 }
 
 // storage returns the storage with the given name. For an unknown name it returns a new storage, so
-// that callsOf can show the calls for it.
+// that callsOf can show the calls for this name.
 func (c *chaos) storage(name string) *chaosStorage {
 	for _, s := range c.everything() {
 		if s.name == name {
@@ -214,7 +214,7 @@ func (c *chaos) everything() []*chaosStorage {
 	return slices.Concat(c.shared, c.served, c.others)
 }
 
-// keep adds a volume that a client created to the run. forget removes it from the run.
+// keep adds to the run a volume that a client created. forget removes such a volume from the run.
 func (c *chaos) keep(s *chaosStorage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,7 +277,7 @@ func (c *chaos) same(o *opened) error {
 	return nil
 }
 
-// RegisterAs registers a storage volume of the plugin "rec" under the given volume id.
+// registerAs registers a storage volume of the plugin "rec" under the given volume id.
 func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) error {
 	spec := harness.MultiWriterSpec(id, s.name)
 	if s.raw {

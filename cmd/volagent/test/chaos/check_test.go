@@ -64,7 +64,7 @@ func (c *chaos) until(ctx context.Context, s *chaosStorage, what string, try fun
 	err := try()
 	for err != nil && rest(ctx, 100*time.Millisecond) && !c.T.Failed() {
 		if now := try(); ctx.Err() == nil {
-			err = now // an error from the end of ctx would hide the reason
+			err = now // ignore the error that the end of ctx causes
 		}
 	}
 	if err != nil {
@@ -118,7 +118,7 @@ func (c *chaos) readBack(ctx context.Context, s *chaosStorage) {
 		}
 		claim, err := c.api.ClaimVolume(ctx, s.now(), "reader", api.ClaimRequest{}, 10*time.Second)
 		if harness.CodeOf(err) == api.CodeNotFound && s.isPrivate() {
-			s.rename("") // a deregister succeeded, but its answer was lost
+			s.rename("") // an earlier deregister succeeded, but its answer was lost
 		}
 		if err != nil {
 			return err
@@ -173,8 +173,8 @@ func (c *chaos) forgetSnapshots(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// destroy deletes a volume. If no create succeeded as far as the agent knows, destroy repeats the
-// create first, so that the agent learns the volume's external id.
+// destroy deletes a volume. If the agent does not know whether the volume was created, destroy
+// repeats the create first, so that the agent learns the volume's external id.
 func (c *chaos) destroy(ctx context.Context, id string) error {
 	_, err := c.api.DeleteVolume(ctx, id, "")
 	if err == nil || harness.CodeOf(err) == api.CodeNotFound {
@@ -241,8 +241,8 @@ func (c *chaos) attached() (left []string, err error) {
 	return left, nil
 }
 
-// leftBelow returns an error that names the given leftovers. It adds leftover directories, loop
-// devices and immutable directories below the run's directory.
+// leftBelow returns an error that names the given leftovers. The error also names leftover
+// directories, loop devices and immutable directories below the run's directory.
 func (c *chaos) leftBelow(left []string) error {
 	names, err := filepath.Glob(filepath.Join(c.Dir, "d", "csi", "*", "*", "*"))
 	if err != nil {

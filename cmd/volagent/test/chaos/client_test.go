@@ -16,7 +16,8 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// chaosClient is a client that sends one request at a time. No other client ends its claims.
+// chaosClient is a client that sends one request at a time. No other client ends this client's
+// claims.
 type chaosClient struct {
 	*chaos
 	name    string
@@ -50,7 +51,7 @@ func (k *chaosClient) run(ctx context.Context) {
 		}
 		k.count.add(fmt.Sprintf("%s: %s", s.kind, outcome(err)))
 		if harness.CodeOf(err) == api.CodeUnreachable {
-			_ = rest(ctx, 300*time.Millisecond) // the keeper is starting another agent
+			_ = rest(ctx, 300*time.Millisecond) // the agentKeeper is restarting the agent
 		}
 	}
 }
@@ -62,8 +63,8 @@ func (k *chaosClient) letGo() {
 	}
 }
 
-// outcome returns a name for the kind of an error. The run accepts every error that has an API
-// code.
+// outcome returns a short name for the kind of an error. The run accepts every error that has an
+// API code.
 func outcome(err error) string {
 	var e *api.Error
 	switch {
@@ -117,8 +118,8 @@ func (k *chaosClient) some(dice *rand.Rand) *chaosStorage {
 	return all[dice.IntN(len(all))]
 }
 
-// patient picks the timeout of a request. It is usually some seconds, and for one request in four
-// at most half a second.
+// patient picks the timeout of a request. The timeout is usually several seconds. For one request
+// in four it is at most half a second.
 func patient(dice *rand.Rand) time.Duration {
 	if dice.IntN(4) == 0 {
 		return time.Duration(1+dice.IntN(500)) * time.Millisecond
@@ -165,7 +166,7 @@ func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, 
 	case err == nil:
 		return o, nil
 	case k.drains.Load() != drains, k.draining.Load() > 0:
-		return nil, err // a drain has already detached the claim
+		return nil, err // a drain may have detached the claim
 	default:
 		k.fail(s, "%s has claimed volume %q, and cannot use it: %v", alloc, id, err)
 		return nil, err
@@ -173,7 +174,7 @@ func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, 
 }
 
 // use verifies the client's earlier writes and writes again. The storage must still be connected to
-// the host when it has acknowledged the write.
+// the host after it has acknowledged the new write.
 func (k *chaosClient) use(o *opened) error {
 	if err := o.verify(k.name); err != nil {
 		k.fail(o.s, "%s reads: %v", k.name, err)
@@ -251,7 +252,7 @@ func (k *chaosClient) mountSome(dice *rand.Rand) error {
 		}
 		switch {
 		case err == nil:
-			_ = k.use(o) // use itself fails the run
+			_ = k.use(o) // if use fails, it also fails the run
 			o.close()
 		case k.drains.Load() == drains && k.draining.Load() == 0:
 			k.fail(s, "%s has mounted volume %q at %s, and cannot use it: %v", k.name, s.now(), dir, err)
@@ -282,7 +283,7 @@ func (k *chaosClient) look(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// drain drains the host and undrains it a moment later.
+// drain drains the host, and ends the drain a moment later.
 func (k *chaosClient) drain(ctx context.Context) error {
 	k.drains.Add(1)
 	k.draining.Add(1)

@@ -198,7 +198,7 @@ func (o *opened) read(writer string) ([]byte, error) {
 	e := o.s.ledger.entries[writer]
 	o.s.ledger.mu.Unlock()
 	if e == nil {
-		return nil, nil // this writer never wrote
+		return nil, nil // this writer has never written to the volume
 	}
 	b := make([]byte, rawRegion)
 	_, err := o.file.ReadAt(b, int64(e.slot*rawRegion))

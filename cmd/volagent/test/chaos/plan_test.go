@@ -36,7 +36,7 @@ const (
 )
 
 // clientWeights sets the frequency of each kind of request. The short run in `make test` omits rows
-// that are not bounded. The column reason explains why.
+// whose field bounded is false. The field reason explains why.
 var clientWeights = []struct {
 	kind    clientKind
 	weight  int

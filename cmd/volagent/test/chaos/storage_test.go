@@ -45,7 +45,7 @@ func (c *chaos) prepareVolumes() {
 	}
 }
 
-// create creates a volume for this client. A client keeps at most three such volumes.
+// create creates a volume that only this client changes. A client keeps at most three such volumes.
 func (k *chaosClient) create(ctx context.Context, dice *rand.Rand) error {
 	if len(k.made) >= 3 {
 		return k.remove(ctx, dice)
@@ -130,7 +130,7 @@ func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = k.Config.Faults().Remove(ids...) }() // the next Add reports the same failure
+	defer func() { _ = k.Config.Faults().Remove(ids...) }() // a failure recurs in Add
 	k.mustBeAttached(o)
 	wait := time.Duration(dice.IntN(2)) * fraction(dice, 0, 1.5)
 	err = k.detach(ctx, s, k.name, apiclient.DetachOptions{Wait: wait})
@@ -184,7 +184,8 @@ func (k *chaosClient) useFor(ctx context.Context, o *opened, d time.Duration) er
 	}
 }
 
-// giveBack detaches the claim of an alloc. It returns the first error of the step.
+// giveBack detaches the claim of an alloc. If the argument first is an error, giveBack returns that
+// error. Otherwise it returns the error of the detach.
 func (k *chaosClient) giveBack(ctx context.Context, s *chaosStorage, alloc string, first error) error {
 	err := k.api.DetachClaim(ctx, s.now(), alloc, apiclient.DetachOptions{Wait: 5 * time.Second})
 	s.log("%s detached %q from %s: %v", k.name, s.now(), alloc, err)
@@ -268,8 +269,8 @@ func (k *chaosClient) force(ctx context.Context, dice *rand.Rand) error {
 	return k.useWhileForced(o, err)
 }
 
-// useWhileForced writes to the file that stayed open. The acknowledged data must still exist
-// afterwards.
+// useWhileForced writes to the file that stayed open during a forced deregister. The acknowledged
+// data must still exist afterwards.
 func (k *chaosClient) useWhileForced(o *opened, first error) error {
 	if err := k.use(o); err != nil {
 		return err

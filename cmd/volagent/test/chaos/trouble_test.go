@@ -78,7 +78,7 @@ func (k *agentKeeper) keep() {
 	}
 }
 
-// recovers waits for a restarted agent whose plugin is ready, and counts it.
+// recovers waits until the restarted agent and its plugin "rec" are ready, and counts the recovery.
 func (k *agentKeeper) recovers() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -179,7 +179,7 @@ func startedBelow(dir, words string) (pids []int) {
 	for _, path := range environs {
 		raw, err := os.ReadFile(path)
 		if err != nil {
-			continue // the process has ended
+			continue // the process has ended meanwhile
 		}
 		for kv := range bytes.SplitSeq(raw, []byte{0}) {
 			endpoint, is := bytes.CutPrefix(kv, []byte("CSI_ENDPOINT=unix://"+dir+"/"))
@@ -235,7 +235,7 @@ func (c *chaos) fault(ctx context.Context, s step[trouble]) ([]string, error) {
 	ids, err := c.Config.Faults().Add(f)
 	if f.Hang && err == nil {
 		time.AfterFunc(fraction(s.dice, 0.3, 1.7), func() {
-			_ = c.Config.Faults().Remove(ids...) // the next Add reports the same failure
+			_ = c.Config.Faults().Remove(ids...) // a failure recurs in the next Add
 		})
 		return nil, ctx.Err()
 	}
