@@ -66,7 +66,7 @@ func TestReload(t *testing.T) {
 		}
 	}
 	level := func(l string) { h.Must(os.WriteFile(config, []byte("log_level: "+l+"\n"), 0o644)) }
-	h.OmitFlags = []string{"--log-level"} // the configuration file sets the level
+	h.OmitFlags = []string{"--log-level"} // the configuration file sets the log level
 	level("info")
 	h.Start("local")
 	h.Volctl("volume", "create", "a", "--plugin", "local")
@@ -249,8 +249,8 @@ func TestStopWithHungPlugin(t *testing.T) {
 	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
 }
 
-// TestReaders checks a user other than root whom the socket's mode admits. The user can read the
-// state but not change it. The user can also read the files of a volume.
+// TestReaders checks the rights of a user other than root if the socket's mode admits this user.
+// The user can read the state but not change it. The user can also read the files of a volume.
 func TestReaders(t *testing.T) {
 	h := harness.NewHost(t)
 	h.Start("local")
@@ -264,7 +264,7 @@ func TestReaders(t *testing.T) {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Env = h.Env
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, _ := cmd.CombinedOutput() // the exit code tells whether the command failed
+		out, _ := cmd.CombinedOutput() // the caller checks the exit code instead of the error
 		return string(out), cmd.ProcessState.ExitCode()
 	}
 	volctl := filepath.Join(harness.BinDir, "volctl")

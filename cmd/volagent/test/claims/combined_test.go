@@ -34,8 +34,9 @@ func (h *apart) free(id string) {
 	}
 }
 
-// TestAdoptedWayOut checks that the agent adopts a claim without its owner. The end of the owner
-// then has no effect. The operator can detach the adopted claim without the plugin.
+// TestAdoptedWayOut checks that the agent does not know the owner of a claim that it adopted. The
+// end of the owner therefore has no effect on the claim. The operator can detach the claim without
+// the plugin.
 func TestAdoptedWayOut(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -87,7 +88,7 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	})
 	waits := h.StartVolctl("volume", "claim", "data", "--alloc", "b", "--timeout", "70s")
 	h.ExpectExit(4, "stays detaching, and the agent retries", "volume", "detach", "data", "a", "--without-plugin")
-	// Stop the agent in order, in the middle of the detach.
+	// Stop the agent with SIGTERM during the detach.
 	h.Must(h.Signal(syscall.SIGTERM))
 	h.Start()
 	h.ExpectExit(4, "the agent retries", "volume", "detach", "data", "a", "--without-plugin")
@@ -223,8 +224,8 @@ func TestInspectInDoubt(t *testing.T) {
 }
 
 // TestOwnerEndsOnFullDisk ends an owner while the state disk is full. The agent retries the detach
-// until it can store it, and logs the failure only once. Until then the volume does not change,
-// even by requests with force or without the plugin.
+// until it can store the change, and logs the failure only once. Until then the volume does not
+// change, not even if a request uses force or excludes the plugin.
 func TestOwnerEndsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)

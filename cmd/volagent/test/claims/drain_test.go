@@ -29,8 +29,8 @@ func drainHost(h *harness.Host, code int, deadline string) (d api.Drain) {
 }
 
 // TestDrain checks that a drain refuses new claims and detaches claims without a living owner. The
-// drain reports the remaining claims and ends when they have ended. After a kill, the restarted
-// agent continues the drain.
+// drain reports the remaining claims, and completes when the last of these claims has ended. After
+// a kill, the restarted agent continues the drain.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -186,7 +186,7 @@ func TestDrainHeld(t *testing.T) {
 }
 
 // TestDrainEnded checks a command that waits for a drain while another command undrains the host.
-// The waiting command must report this.
+// The waiting command must report that the drain was ended.
 func TestDrainEnded(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -195,10 +195,10 @@ func TestDrainEnded(t *testing.T) {
 	h.Volctl("volume", "claim", "data", "--owner", s.Owner())
 	done := h.StartVolctl("node", "drain")
 	h.Await("the drain has begun", func() bool { return strings.Contains(h.Volctl("events"), "node-draining") })
-	time.Sleep(100 * time.Millisecond) // in most cases the drain is waiting by then
+	time.Sleep(100 * time.Millisecond) // usually enough time for the command to wait for the drain
 	h.Volctl("node", "undrain")
-	// If undrain came before the wait, the waiting command drains the host again, which is correct
-	// too.
+	// If undrain came before this wait began, the waiting command drains the host again. This
+	// result is also correct.
 	h.Await("the end of the drain", func() bool {
 		select {
 		case r := <-done:

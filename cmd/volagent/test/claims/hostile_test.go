@@ -109,7 +109,7 @@ func TestSocketFile(t *testing.T) {
 }
 
 // TestSecretGone removes a secret before a detach. The detach works if its calls do not contain the
-// secret. Otherwise it waits until the secret is back.
+// secret. Otherwise the detach waits until the secret is back.
 func TestSecretGone(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)

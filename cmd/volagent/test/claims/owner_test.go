@@ -84,10 +84,10 @@ func TestOwnerEndsUnseen(t *testing.T) {
 	h.ExpectCalls(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
-// TestHolderLivesOrDies checks claims for a volume that another alloc has already claimed. If the
-// holder is alive, the agent refuses the claim at once, and the error names the holder. If the
-// holder is dead, the claim waits until the holder's claim is detached. The same alloc with another
-// owner must behave in the same way.
+// TestHolderLivesOrDies checks claims for a volume that another alloc, the holder, has already
+// claimed. If the holder's owner is alive, the agent refuses the claim at once, and the error names
+// the holder. If the owner is dead, the claim waits until the holder's claim is detached. The agent
+// must do the same if the holder's own alloc claims the volume with a new owner.
 func TestHolderLivesOrDies(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -186,7 +186,7 @@ func TestDetachAndReaperAtOnce(t *testing.T) {
 }
 
 // TestNewBoot checks the agent's first start in a new boot, when no volume is mounted. The agent
-// detaches the claims of processes, because these processes have ended, even if other processes
+// detaches the claims whose owners are processes. These processes have ended, even if new processes
 // have the same pids. The agent mounts the volumes of all other claims again.
 func TestNewBoot(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
@@ -226,7 +226,7 @@ func TestNewBoot(t *testing.T) {
 	if err := s.Cmd.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Fatal("the process that has the pid now is gone: ", err)
 	}
-	// A new claim in this boot ends with its process.
+	// A new claim in this boot ends when its owner process ends.
 	h.Volctl("volume", "claim", "mine", "--alloc", "web", "--owner", s.Owner())
 	s.Kill()
 	h.AwaitFree("mine")

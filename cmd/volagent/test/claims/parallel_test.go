@@ -60,8 +60,8 @@ func (c crowd) detach(id, alloc string) error {
 	return c.DetachClaim(context.Background(), id, alloc, apiclient.DetachOptions{Wait: aWhile})
 }
 
-// only asserts that each call succeeded or failed with one of the given codes. It returns the
-// number of successful calls.
+// only fails the test unless each call succeeded or failed with one of the given codes. It returns
+// the number of successful calls.
 func (c crowd) only(errs []error, others ...api.Code) (good int) {
 	c.T.Helper()
 	for i, err := range errs {
@@ -163,8 +163,8 @@ func (c crowd) written(id string) int {
 }
 
 // TestLoops runs 100 concurrent loops of claim and detach on one volume, some with the same alloc.
-// The agent must never publish the unstaged volume, unstage the published volume, or make two calls
-// for the volume at the same time.
+// The agent must never publish a volume that is not staged, unstage a volume that is published, or
+// make two calls for the volume at the same time.
 func TestLoops(t *testing.T) {
 	c := newCrowd(t, "30s")
 	c.Register("data", "single-node-multi-writer")
@@ -182,7 +182,7 @@ func TestLoops(t *testing.T) {
 // without their effect.
 func TestManyVolumes(t *testing.T) {
 	const volumes, each = 32, 2
-	c := newCrowd(t, "3s") // the agent also waits this long for late effects
+	c := newCrowd(t, "3s") // timeout of each call, and the agent's wait for late effects
 	var ids []string
 	for i := range volumes {
 		id := fmt.Sprint("v", i)
@@ -229,7 +229,8 @@ func TestDetachedTwice(t *testing.T) {
 }
 
 // TestClaimedManyTimes makes simultaneous claims with the same volume and alloc. Requests with the
-// same terms share one claim and get the same answer. The agent refuses requests with other terms.
+// same options share one claim and get the same answer. The agent refuses requests with other
+// options.
 func TestClaimedManyTimes(t *testing.T) {
 	c := newCrowd(t, "30s")
 	c.Register("data", "single-node-multi-writer")

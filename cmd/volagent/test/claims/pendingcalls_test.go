@@ -124,7 +124,7 @@ func TestLateDetach(t *testing.T) {
 	claim := func(t *testing.T, h *apart, since time.Time, least time.Duration) {
 		t.Helper()
 		path := h.Volctl("volume", "claim", "data", "--alloc", "two")
-		if d := time.Since(since) + 200*time.Millisecond; d < least { // the test notices the call shortly after the call has started
+		if d := time.Since(since) + 200*time.Millisecond; d < least { // the test sees the call late
 			t.Errorf("mounted %s after a detach of unknown outcome began, before %s", d, least)
 		}
 		if nodes := publishedOn(h.Recorded, "ext/data"); !slices.Equal(nodes, []string{"test-host"}) || !strings.Contains(h.Mounts(), path) {

@@ -12,9 +12,9 @@ import (
 
 // TestMaxVolumes makes many claims at the same time through a plugin that allows two volumes per
 // node. Two claims succeed. The agent refuses the other claims before it sends a call, and the
-// error names the two volumes on the host. The next agent refuses them too. A volume that is
-// already on the host accepts more claims. After a volume has left the host, another volume can use
-// its place.
+// error names the two volumes on the host. The next agent refuses these claims too. A volume that
+// is already on the host accepts more claims. After one volume has left the host, the agent can
+// mount another volume.
 func TestMaxVolumes(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.MaxVolumes = 2 })

@@ -14,8 +14,8 @@ import (
 )
 
 // TestRegisterBesideDebt registers storage again, under the same or another volume id, while a
-// pending call of a forced deregister is in progress. The plugin's own check asserts that it never
-// receives two calls for this storage at the same time.
+// pending call of a forced deregister is in progress. The plugin checks that it never receives two
+// calls for this storage at the same time.
 func TestRegisterBesideDebt(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"data", "other"} {

@@ -62,12 +62,12 @@ func (h *apart) killPlugin() {
 		return
 	}
 	h.Must(h.plugin.Process.Kill())
-	_ = h.plugin.Wait() // the process was killed
+	_ = h.plugin.Wait() // the kill makes Wait return an error
 	h.plugin = nil
 	_ = os.Remove(h.pluginSocket()) // the plugin may not have created its socket yet
 }
 
-// lose kills the plugin and waits until the agent notices this.
+// lose kills the plugin and waits until the agent notices the kill.
 func (h *apart) lose() {
 	h.T.Helper()
 	h.killPlugin()
