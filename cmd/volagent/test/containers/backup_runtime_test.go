@@ -43,7 +43,7 @@ func TestRestoreRuntime(t *testing.T) {
 	if _, out := harness.Restore(s.Host, 0, file); out["docker data"] != api.OutcomePresent {
 		t.Errorf("the second time: %v", out)
 	}
-	call("Unmount", "data", "c1", nil) // c2 still uses the volume, although no list shows c2
+	call("Unmount", "data", "c1", nil) // container c2 still uses the volume
 	s.holds("data docker mounted docker 1")
 	if got := fmt.Sprint(call("Mount", "data", "c3", nil)["Mountpoint"]); got != path {
 		t.Errorf("mounted at %s, and was at %s", got, path)

@@ -114,7 +114,7 @@ fi`, gate, harness.PluginImage, image, filepath.Join(h.Dir, "args")))
 	h.Start()
 	h.says(api.PluginStarting, "pulling image "+image)
 	h.Await("the pull to be under way", func() bool { return pulls("began") == 1 })
-	h.Volctl("plugin", "stop", "rec") // during the pull
+	h.Volctl("plugin", "stop", "rec") // the agent must abort the pull
 	h.Await("the pull to end", func() bool { return pulls("ended") == 1 })
 	h.Volctl("plugin", "start", "rec", "--no-wait")
 	h.says(api.PluginStarting, "pulling image "+image)

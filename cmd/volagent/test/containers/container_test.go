@@ -62,7 +62,7 @@ func inContainers(r harness.Recorded, b *harness.Box) contained {
 			h.T.Logf("the plugin's log:\n%s", h.ReadFiles("d/plugins/rec/plugin.log"))
 		}
 		if b.Daemon != nil {
-			h.Must(b.Daemon.Process.Signal(syscall.SIGCONT)) // a failed test may have left the daemon stopped
+			h.Must(b.Daemon.Process.Signal(syscall.SIGCONT)) // a test may have sent SIGSTOP
 		}
 		if b.Daemon != nil || b.Name == "podman" {
 			h.Must(b.RemoveAll("--filter", "label=volagent.dir="+h.place()))
@@ -73,7 +73,7 @@ func inContainers(r harness.Recorded, b *harness.Box) contained {
 	return h
 }
 
-// containerWay returns a function that prepares a host to run the plugin in a container.
+// containerWay returns a function that prepares a host whose plugin runs in a container.
 func containerWay(name string) func(harness.Recorded) {
 	return func(r harness.Recorded) {
 		h := inContainers(r, harness.SharedBox(r.T, name))
@@ -172,8 +172,8 @@ func (h contained) says(state string, words ...string) {
 }
 
 // recordArgs puts a script into PATH in place of the runtime's program. The script appends its
-// arguments to a file, runs the shell commands in first, and then runs the program. recordArgs
-// returns the name of the file.
+// arguments to a file, runs the shell commands in the argument first, and then runs the program.
+// recordArgs returns the name of the file.
 func (h contained) recordArgs(first string) (notes string) {
 	h.T.Helper()
 	program, err := exec.LookPath(h.box.Name)
@@ -229,7 +229,7 @@ func TestContainer(t *testing.T) {
 			h.ExpectCalls(mark)
 		}
 
-		// Kill the container without the agent.
+		// Kill the container directly, not through the agent.
 		h.box.Must(t, "kill", id)
 		h.Await("another container", func() bool { p := h.plugin(); return p.State == api.PluginReady && p.PID != pid })
 		p := h.plugin()
@@ -311,7 +311,7 @@ func TestContainerLogs(t *testing.T) {
 			}
 			number, err := strconv.Atoi(strings.TrimPrefix(l, "line "))
 			if err == nil && number < n && twice < 3 {
-				n, twice = number, twice+1 // the killed agent had copied these lines without recording that
+				n, twice = number, twice+1 // the killed agent did not record that it copied the line
 			}
 			if number != n {
 				t.Fatalf("after line %d comes %q", n-1, l)

@@ -44,7 +44,7 @@ func TestRuntimeReboot(t *testing.T) {
 		s.Start("local")
 		if s.box.Name == "docker" {
 			s.Must(s.box.StartDaemon())
-		} else { // podman-restart.service runs the same command
+		} else { // podman-restart.service runs this command at boot
 			s.box.Must(t, "start", "--all", "--filter", "restart-policy=always")
 		}
 	}
@@ -99,7 +99,7 @@ func (s served) powerCut(containers ...string) {
 		}
 	}
 	if s.box.Daemon != nil {
-		_ = s.box.Daemon.Wait() // the daemon was killed
+		_ = s.box.Daemon.Wait() // the kill makes Wait return an error
 		s.box.Daemon = nil
 	}
 	s.Await("the end of all", func() bool {

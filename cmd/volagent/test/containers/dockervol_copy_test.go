@@ -15,8 +15,8 @@ import (
 
 // TestRuntimeCopy checks docker cp from a running container. Docker mounts the container's volume
 // once more for the copy, and unmounts it once afterwards. The container writes continuously and
-// must keep its volume. It must also keep the volume if the agent is killed during the copy and has
-// only the count on disk.
+// must keep its volume. It must also keep the volume if the agent is killed during the copy and the
+// next agent knows only the stored reference count.
 func TestRuntimeCopy(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, harness.SharedBox(t, "docker"))
@@ -94,7 +94,7 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	s.grows(a)
 
 	s.box.Must(t, "rm", "-f", a)
-	s.holds(high + " docker mounted docker 2") // docker's Unmount ends the claim on low
+	s.holds(high + " docker mounted docker 2") // docker's Unmount ends the claim of low
 	s.box.Must(t, "rm", "-f", b)
 	s.holds(high + " docker mounted docker 1")
 	s.reaped()

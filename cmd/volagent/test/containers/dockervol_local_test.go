@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestRuntimeLocalVolume checks the case that docker cannot reach the agent. Docker then creates a
-// local volume on the host's disk under the name of an agent's volume. The doctor must find this
+// TestRuntimeLocalVolume checks what happens if docker cannot reach the agent. Docker then creates
+// a local volume on the host's disk under the name of an agent's volume. The doctor must find this
 // volume. After the local volume is removed, the name refers to the agent's volume again.
 func TestRuntimeLocalVolume(t *testing.T) {
 	t.Parallel()
@@ -51,8 +51,8 @@ func TestRuntimeLocalVolume(t *testing.T) {
 	s.box.Must(t, "volume", "rm", data)
 }
 
-// awaitNoFindings waits until the doctor reports no problem. On a busy machine, docker may answer too
-// late for an examination, which the doctor then reports.
+// awaitNoFindings waits until the doctor reports no problem. On a busy machine, docker may answer
+// the doctor too late, which the doctor also reports as a problem.
 func (s served) awaitNoFindings(when string) {
 	s.T.Helper()
 	var ids []string
@@ -80,7 +80,7 @@ func TestRuntimeKilledInGet(t *testing.T) {
 	before := s.connections()
 	stopped := s.Cmd.Process
 	s.Must(stopped.Signal(syscall.SIGSTOP))
-	t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // the process may have ended
+	t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // the process may have ended already
 	var out string
 	ended := make(chan error, 1)
 	go func() {

@@ -90,8 +90,8 @@ func TestRuntimePluginDown(t *testing.T) {
 	})
 }
 
-// TestRuntimeEnds checks that a claim ends when its container is killed. It also checks a reference
-// for which the runtime has no container.
+// TestRuntimeEnds checks that a claim ends when its container is killed. It also checks that a
+// claim ends if the runtime has no container for the claim's reference.
 func TestRuntimeEnds(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, harness.SharedBox(t, name))
@@ -150,7 +150,7 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 			s.sh("ca", "echo on > /data/f")
 			s.holds("data docker mounted docker 2")
 			s.Must(b.Daemon.Process.Kill())
-			_ = b.Daemon.Wait() // the daemon was killed
+			_ = b.Daemon.Wait() // the kill makes Wait return an error
 			b.Daemon = nil
 			s.Must(b.StartDaemon())
 			if !live {
@@ -345,7 +345,7 @@ func processesNaming(t testing.TB, word string) (pids []int) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		raw, _ := os.ReadFile(name) // the process may have ended
+		raw, _ := os.ReadFile(name) // the process may have ended already
 		if !strings.Contains(string(raw), word) {
 			continue
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestRuntimeShares checks that two containers share a volume by one claim, one of them with
-// read-only access. The claim ends with the last container.
+// TestRuntimeShares checks that two containers share a volume through one claim. One of the
+// containers has read-only access. The claim ends with the last container.
 func TestRuntimeShares(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, harness.SharedBox(t, name))
@@ -22,7 +22,7 @@ func TestRuntimeShares(t *testing.T) {
 		a, b := s.unique("a"), s.unique("b")
 		s.run(a, data+":/data")
 		s.run(b, data+":/in:ro")
-		refs := map[string]string{"docker": "2", "podman": "1"}[name] // podman uses one id for all its containers
+		refs := map[string]string{"docker": "2", "podman": "1"}[name] // podman always sends one id
 		s.holds(data + " " + name + " mounted " + name + " " + refs)
 		s.sh(a, "echo hello > /data/f")
 		if got := s.sh(b, "cat /in/f"); got != "hello" {

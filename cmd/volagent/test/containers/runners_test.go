@@ -149,7 +149,7 @@ func (w way) volume(h harness.Recorded, id string) {
 	h.Register(id, "single-node-writer")
 }
 
-// serveSocket runs the plugin without the agent, and restarts it whenever it ends.
+// serveSocket runs the plugin without the agent, and restarts the plugin whenever it ends.
 func serveSocket(h harness.Recorded) {
 	socket := filepath.Join(h.Dir, "csi.sock")
 	writePluginFile(h, "rec", "socket: "+socket)
@@ -164,7 +164,7 @@ func serveSocket(h harness.Recorded) {
 			cmd := exec.CommandContext(ctx, self)
 			cmd.Env = append(append(os.Environ(), "CSI_ENDPOINT=unix://"+socket), env...)
 			cmd.Stderr = h.Log
-			_ = cmd.Run() // the process was killed
+			_ = cmd.Run() // the kill makes Run return an error
 		}
 	})
 	h.T.Cleanup(func() { cancel(); over.Wait() })
