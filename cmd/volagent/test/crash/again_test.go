@@ -39,8 +39,8 @@ func TestCrashTwice(t *testing.T) {
 	}
 }
 
-// firsts returns the points at which the first agent dies. These are all points with -crash.full,
-// and otherwise three random points.
+// firsts returns the points at which the first agent dies. With -crash.full it returns all points
+// of the scenario, and otherwise three random points.
 func (s scenario) firsts(n int) []int {
 	all := s.rand("first").Perm(n)
 	if !*crashFull {
@@ -115,8 +115,8 @@ func (h *crashHost) diesOrSettles(o order) bool {
 		default:
 		}
 		if agrees() {
-			// Kill this agent, and let the built agent complete the test. This agent may still
-			// commit a change that no request waits for, and may die at that commit.
+			// Kill this agent, and let an agent from the built program complete the test. This
+			// agent may still commit a change in the background, and may die at that commit.
 			err := cmd.Process.Kill()
 			<-ended
 			h.Cmd = nil

@@ -26,20 +26,20 @@ import (
 )
 
 // crashEnv is the environment variable with the directory through which a test controls a crashing
-// agent. The crashing agent is this test binary. It runs the same code as volagent, with both test
-// seams set.
+// agent. The crashing agent is this test binary. It runs the same code as volagent, with hooks at
+// each commit and each CSI call.
 const crashEnv = "VOLAGENT_TEST_CRASH"
 
 // order is the content of the file "order" in the directory that crashEnv names. It tells the agent
 // at which point to die. Without this file the agent does not count points.
 type order struct {
 	Run     int  // a new number resets the count of points
-	At      int  // the point at which to die, from 1; with 0 the agent only counts
-	Agent   bool // whether the agent dies
+	At      int  // the point at which the agent dies, from 1; 0 means that it only counts
+	Agent   bool // kill the agent itself
 	Plugin  int  // pid of a process that the agent kills before it dies
-	Commits bool // count only commits as points
+	Commits bool // count commits as points, but not calls
 	// PowerOf is a file system that the agent shuts down before any process dies. If Later is set,
-	// the agent first continues for that time after the point.
+	// the agent continues for this time after the point, and then shuts down the file system.
 	PowerOf string
 	Later   time.Duration
 }

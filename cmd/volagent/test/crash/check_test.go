@@ -175,8 +175,8 @@ func (h *crashHost) usable(c api.Claim) error {
 }
 
 // reachable checks the access rights of a claim's target. Other users can reach the target only if
-// the alloc needs that. The mount options nosuid and nodev must be set, so that files in the volume
-// give such users no additional rights.
+// the alloc needs this access. The mount options nosuid and nodev must be set, so that files in the
+// volume give such users no additional rights.
 func (h *crashHost) reachable(c api.Claim) error {
 	modes := map[string]os.FileMode{filepath.Dir(c.Target): 0o711, filepath.Join(h.Dir, "d/csi/rec/staging"): 0o700}
 	if c.At != "" {
@@ -336,7 +336,7 @@ func (h *crashHost) finish() {
 		}
 	}
 	for _, r := range records {
-		r.Node.Watches = nil // watches only wait for late effects
+		r.Node.Watches = nil // a watch only waits for late effects
 		if r.Held() || r.Node.Mode != nil {
 			h.T.Errorf("still held: %+v", r)
 		}

@@ -73,8 +73,8 @@ func TestCrash(t *testing.T) {
 }
 
 // chosen returns the points at which the victim dies, numbered from 1. With -crash.full it returns
-// all points. It also returns all points if only the agent dies and every is set. Otherwise it
-// returns two random points for the agent, and one for each other victim.
+// all points. If only the agent dies and the scenario sets every, it also returns all points.
+// Otherwise it returns two random points for the agent, and one for each other victim.
 func (s scenario) chosen(v victim, n int) []int {
 	all := make([]int, n)
 	for i := range all {
@@ -120,8 +120,8 @@ func (s scenario) begin(h *crashHost) {
 	if s.before != nil {
 		s.before(h)
 	}
-	// Wait for the commit that no request waits for, so that this commit does not count as a point
-	// of act.
+	// The agent commits some changes in the background after it has answered. Wait for these
+	// commits, so that they do not count as points of act.
 	h.Await("all that was told to be on disk", h.onDisk)
 }
 
@@ -199,7 +199,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		h.records()
 		h.launch(false)
 	} else {
-		// A commit that no request waits for may come after the answer.
+		// A commit in the background may come after the answer.
 		h.Await("the point", func() bool { return len(h.points()) >= at })
 	}
 	points := h.points()
@@ -219,7 +219,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		t.Errorf("it is done: %v; points: %q", isDone, points)
 	}
 	if v.agent && !v.plugin && !s.commits {
-		h.atMost(2, mark) // once before the death and once after it
+		h.atMost(2, mark) // the call may occur once before the death and once after it
 	}
 	s.repeat(h, isDone)
 	if v.plugin {

@@ -47,8 +47,8 @@ const patience = 100 * time.Second
 
 func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	t.Helper()
-	// With a topology the test detects a resumed create that does not request the topology of the
-	// first attempt.
+	// Give the plugin a topology. The test then detects a repeated create that does not request the
+	// topology of the first create.
 	placed := func(c *csitest.Config) {
 		c.Topology = map[string]string{"zone": "a"}
 		if tune != nil {
@@ -178,7 +178,7 @@ func waited(cmd *exec.Cmd) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // the process state shows how the process ended
+		_ = cmd.Wait() // the caller checks the process state instead of the error
 	}()
 	return ended
 }
@@ -313,7 +313,7 @@ func (h *crashHost) claimed(alloc string) bool {
 }
 
 // mountsOf returns the lines of the mount table for the given allocs. The lines contain the mount
-// ids, so a new mount makes a difference.
+// ids, so the result changes if a volume is mounted again.
 func (h *crashHost) mountsOf(allocs []string) string {
 	var out []string
 	for line := range harness.Lines(h.Mounts()) {

@@ -26,7 +26,7 @@ func TestCrashPower(t *testing.T) {
 	boot := harness.FakeBoots(t)
 	for _, s := range scenarios() {
 		if s.commits || !*crashFull && !s.every {
-			continue // a forced deregister needs its mount and the process that uses the mount
+			continue // a power cut ends the mount and the process that a forced deregister needs
 		}
 		s.commits = !*crashFull
 		t.Run(s.name, func(t *testing.T) {
