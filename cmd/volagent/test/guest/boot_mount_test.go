@@ -87,7 +87,7 @@ func (g *guest) mounted(id string) bool {
 	return is
 }
 
-// testBootMounts checks that the volume of every valid line is mounted, and that the writers write
+// testBootMounts checks that the volume of every valid line is mounted, and that the services write
 // only to volumes. Each mistake must produce exactly one line in the journal.
 func (g *guest) testBootMounts() {
 	if state := g.boot(); state != "degraded" {
@@ -146,8 +146,8 @@ func (g *guest) testAutomount() {
 	}
 }
 
-// testPluginComes checks that a mount that failed because its plugin was missing succeeds once the
-// plugin is installed.
+// testPluginComes installs a missing plugin. A mount that failed because of this plugin must then
+// succeed.
 func (g *guest) testPluginComes() {
 	g.must(os.Symlink("csitest", filepath.Join(g.root, "usr/bin/away")))
 	g.run("volctl", "plugin", "start", "away") // do not wait for the restart delay
@@ -160,8 +160,8 @@ func (g *guest) testPluginComes() {
 	g.run("volctl", "wait", "--volume", "down", "--for", "free", "--timeout", "60s")
 }
 
-// testBootDown checks that systemd stops each writer before it unmounts the writer's volume. It
-// also checks that systemd unmounts all volumes before it stops the agent.
+// testBootDown checks that systemd stops each service that writes to a volume before it unmounts
+// this volume. It also checks that systemd unmounts all volumes before it stops the agent.
 func (g *guest) testBootDown() {
 	g.down()
 	for _, id := range []string{"data", "gen"} {
@@ -176,7 +176,7 @@ func (g *guest) testBootDown() {
 }
 
 // testSlowAgent checks that the boot waits for an agent that starts slowly. The volumes must
-// contain the data that the writers wrote last before the shutdown.
+// contain the data that the services wrote last before the shutdown.
 func (g *guest) testSlowAgent() {
 	g.put("etc/systemd/system/volagent.service.d/slow.conf", "[Service]\nExecStartPre=/bin/sleep 5\n")
 	g.put("etc/fstab", "data /srv/data csi _netdev,nofail 0 0\n")

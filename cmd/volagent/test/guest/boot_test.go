@@ -58,7 +58,7 @@ func installable(t testing.TB) (packages map[string]string, plugin string) {
 	return m.packages, m.plugin
 }
 
-// have copies a program or a package to the disk of a guest that is not running.
+// have copies a program or a package to the disk of a guest. The guest must not be running.
 func (g *guest) have(path, from string) {
 	g.t.Helper()
 	raw, err := os.ReadFile(from)
@@ -94,7 +94,7 @@ func (g *guest) csi(id string, fuse bool) (c csitest.Config, env string) {
 	return c, strings.TrimPrefix(all[0], "CSITEST_CONFIG=")
 }
 
-// command installs a plugin in the guest that the agent runs as a process.
+// command installs a plugin in the guest. The agent runs this plugin as a process.
 func (g *guest) command(id string, fuse bool) {
 	g.t.Helper()
 	_, env := g.csi(id, fuse)
@@ -241,7 +241,7 @@ func readme(t testing.TB, begin string) string {
 	return begin + block
 }
 
-// testByHand runs the README's commands for manual removal. It checks that they remove everything
+// testByHand runs the README's commands for manual removal. These commands must remove everything
 // that the README's installation commands installed.
 func (g *guest) testByHand(volumes map[string]string) {
 	g.boot()

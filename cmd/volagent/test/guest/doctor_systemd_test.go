@@ -54,7 +54,7 @@ func (g *guest) testDoctor() {
 		g.t.Errorf("with no agent: exit %d, %s%s", r.Code, r.Out, r.Err)
 	}
 	g.run("systemctl", "start", "volagent.service")
-	g.run("systemctl", "disable", "volagent.service") // the other parts of the test need the unit disabled
+	g.run("systemctl", "disable", "volagent.service") // the following tests expect a disabled unit
 	for _, unit := range []string{"csi-again", "csi-fuse", "csi-once"} {
 		g.run("rm", "-r", "/etc/systemd/system/"+unit+".service.d")
 	}

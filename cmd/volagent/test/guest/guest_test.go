@@ -88,7 +88,7 @@ func (g *guest) boot() (state string) {
 	g.must(keeper.Start())
 	g.halt = sync.OnceFunc(func() {
 		g.must(stdin.Close())
-		_ = keeper.Wait() // the container was killed
+		_ = keeper.Wait() // the kill makes Wait return an error
 		if g.t.Failed() {
 			text, err := os.ReadFile(console.Name())
 			g.t.Logf("the console: %v\n%s", err, text)
@@ -99,7 +99,7 @@ func (g *guest) boot() (state string) {
 	if g.leader = strings.TrimSpace(line); err != nil || g.leader == "" {
 		g.t.Fatalf("the guest does not boot: %v", err)
 	}
-	go func() { _, _ = io.Copy(io.Discard, stdout) }() // the copy ends with the guest
+	go func() { _, _ = io.Copy(io.Discard, stdout) }() // Copy returns when the guest ends
 	g.root = "/proc/" + g.leader + "/root"
 	g.await("systemd", func() bool {
 		state = strings.TrimSpace(g.try("systemctl", "is-system-running", "--wait").Out)
@@ -138,7 +138,7 @@ func (g *guest) journal(args ...string) string {
 	var all []byte
 	for _, dir := range dirs {
 		out, err := exec.Command("journalctl", append([]string{"--directory=" + dir, "--no-pager", "-q"}, args...)...).CombinedOutput()
-		if err != nil && len(out) > 0 { // without output no message matches
+		if err != nil && len(out) > 0 { // if no message matches, journalctl fails without output
 			g.t.Fatalf("journalctl: %v: %s", err, out)
 		}
 		all = append(all, out...)

@@ -59,7 +59,7 @@ func TestPackage(t *testing.T) {
 		{"purge", (*packageGuest).testPurge},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { p.guest = g.on(t); part.run(p) }) {
-			return // the result of this part would disturb the next part
+			return // the next test needs the state that this test should have left
 		}
 	}
 }
@@ -185,7 +185,7 @@ func testPackageFiles(t *testing.T, paths map[string]string) {
 		t.Log("no rpm here; scripts/setup test installs it")
 	}
 	for format, list := range listed {
-		has := map[string]string{} // mode by file name
+		has := map[string]string{} // maps the name of each file to its mode
 		for line := range strings.Lines(list) {
 			if !strings.Contains(line, " root/root ") || !strings.Contains(line, "2023") {
 				t.Errorf("%s: %s", format, line)
@@ -222,7 +222,7 @@ func output(t testing.TB, args ...string) string {
 type packageGuest struct {
 	*guest
 	writers []*scribe
-	plugins map[string]string // process ids by plugin
+	plugins map[string]string // maps each plugin to its process id
 	mounts  string
 }
 

@@ -45,7 +45,7 @@ func TestSystemd(t *testing.T) {
 		{"storm", (*guest).testStorm},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(g.on(t)) }) {
-			return // the result of this part would disturb the next part
+			return // the next test needs the state that this test should have left
 		}
 	}
 }
@@ -57,7 +57,7 @@ func (g *guest) on(t testing.TB) *guest {
 	return &part
 }
 
-// runs is the expected number of plugin processes when each plugin runs once.
+// runs is the expected number of plugin processes, one for each plugin.
 const runs = 5
 
 // theSecret is a secret that no ordinary user of the guest may read.
@@ -205,7 +205,8 @@ func (g *guest) testExec() {
 	})
 	g.run("volctl", "plugin", "start", "cmd")
 
-	// A child that the plugin's process leaves may serve a mount, so the child must survive.
+	// This plugin's process has a child process. The child must survive the plugin, because such a
+	// child may serve a mount.
 	pid = g.ready("brood")
 	group = g.cgroup(pid)
 	g.run("volctl", "plugin", "restart", "brood")
@@ -281,8 +282,8 @@ func (g *guest) testUnit() {
 	}
 }
 
-// testMissed stops the agent while systemd restarts a unit. When the agent continues, it must
-// notice the restart.
+// testMissed pauses the agent with SIGSTOP while systemd restarts a unit. After SIGCONT the agent
+// must notice the restart.
 func (g *guest) testMissed() {
 	pid, restarts := g.plugin("again", "pid"), g.restarts("again")
 	g.run("systemctl", "kill", "--kill-whom=main", "-s", "STOP", "volagent")

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// The tests build these images. One contains the recording plugin, and the other a shell.
+// The tests build these images. One contains the recording plugin, and the other contains a shell.
 const (
 	PluginImage = "localhost/volagent-test-plugin:1"
 	ShellImage  = "localhost/volagent-test-shell:1"
@@ -32,7 +32,7 @@ type Box struct {
 	Name     string // "podman" or "docker"
 	Dir      string
 	Env      []string
-	Plain    bool     // the box runs no plugin
+	Plain    bool     // the tests run no plugin in this runtime
 	MoreArgs []string // additional arguments of the daemon
 	Daemon   *exec.Cmd
 }
@@ -42,7 +42,7 @@ var (
 	boxesMu sync.Mutex
 )
 
-// SharedBox returns the box of a runtime, which all tests share.
+// SharedBox returns the box of the runtime with the given name. All tests share this box.
 func SharedBox(t testing.TB, name string) *Box {
 	t.Helper()
 	boxesMu.Lock()
@@ -65,7 +65,7 @@ func stopBoxes() (err error) {
 	return errors.Join(err, hidePlugins())
 }
 
-// OwnBox makes a box for one test.
+// OwnBox makes a box that only one test uses.
 func OwnBox(t testing.TB, r *Box) *Box {
 	t.Helper()
 	if _, err := makeBox(r); err != nil {
@@ -156,7 +156,7 @@ runroot = "%[1]s/run"
 graphroot = "%[1]s/data"
 `
 	// Docker gives all existing capabilities to a privileged container. On a machine where even
-	// root lacks CAP_SYS_RESOURCE, the container must start without it.
+	// root lacks CAP_SYS_RESOURCE, the container must start without this capability.
 	const oci = `#!/bin/sh
 prev=
 for arg
@@ -178,7 +178,7 @@ exec runc "$@"
 		os.WriteFile(filepath.Join(r.Dir, "oci"), []byte(oci), 0o755))
 }
 
-// StartDaemon starts dockerd and waits until it answers.
+// StartDaemon starts dockerd and waits until dockerd answers.
 func (r *Box) StartDaemon() error {
 	log, err := os.OpenFile(filepath.Join(r.Dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
@@ -196,7 +196,7 @@ func (r *Box) StartDaemon() error {
 		// On a busy host, dockerd may end because its containerd did not start in time.
 		if r.Daemon == nil || ProcessEnded(r.Daemon.Process.Pid) {
 			if r.Daemon != nil {
-				_ = r.Daemon.Wait() // the daemon's log shows the reason
+				_ = r.Daemon.Wait() // dockerd's own log shows why it ended
 				r.Daemon = nil
 			}
 			if err := r.forgetContainerd(); err != nil {
@@ -342,7 +342,7 @@ func (r *Box) RemoveAll(filter ...string) error {
 func (r *Box) stop() error {
 	var err error
 	if r.Daemon != nil {
-		_ = r.Daemon.Process.Signal(syscall.SIGCONT) // a failed test may have left the daemon stopped
+		_ = r.Daemon.Process.Signal(syscall.SIGCONT) // a test may have sent SIGSTOP
 	}
 	if r.Daemon != nil || r.Name == "podman" {
 		err = r.RemoveAll()
@@ -369,7 +369,7 @@ func (r *Box) StopDaemon() error {
 	}
 	err := r.Daemon.Process.Signal(syscall.SIGTERM)
 	if err == nil {
-		_ = r.Daemon.Wait() // the daemon received SIGTERM
+		_ = r.Daemon.Wait() // SIGTERM makes Wait return an error
 	}
 	r.Daemon = nil
 	return err

@@ -11,7 +11,7 @@ import (
 )
 
 // FailSyscall makes the given system call fail when the running agent uses it on the state
-// database. The returned function stops this.
+// database. The returned function ends these failures.
 func FailSyscall(h *Host, call, errno string) (end func()) {
 	h.T.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -38,7 +38,7 @@ func FailSyscall(h *Host, call, errno string) (end func()) {
 	return func() {
 		h.T.Helper()
 		h.Must(cmd.Process.Signal(syscall.SIGTERM))
-		_ = cmd.Wait() // the signal ends strace
+		_ = cmd.Wait() // SIGTERM makes Wait return an error
 		h.Await("strace is gone", func() bool { return traced(false) })
 	}
 }

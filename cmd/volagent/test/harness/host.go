@@ -22,7 +22,7 @@ type Host struct {
 	MoreArgs  []string // additional arguments of the agent
 	Wrapper   []string // a program with arguments that runs the agent
 
-	Program string // path of the agent's binary, or "" for the binary of this tree
+	Program string // path of the agent's binary, or "" for the binary built from this source tree
 }
 
 // Must ends the test if an error occurred.

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lockedDir is an environment variable. If it is set, the test binary locks the directory in its
-// value, and keeps the lock until its standard input ends.
+// lockedDir is the name of an environment variable. If the variable contains the path of a
+// directory, the test binary locks this directory and keeps the lock until its standard input ends.
 const lockedDir = "VOLAGENT_TEST_LOCK"
 
 func TestMain(m *testing.M) {
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	if _, err := lockDir(dir, func() {}); err != nil {
 		panic(err)
 	}
-	_, _ = os.Stdout.WriteString("locked\n") // the parent may have failed
+	_, _ = os.Stdout.WriteString("locked\n") // the write fails if the parent process has ended
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 

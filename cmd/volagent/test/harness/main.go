@@ -23,23 +23,23 @@ import (
 // namespace. Mounts of a test therefore never remain on the host.
 const inside = "VOLAGENT_TEST_NAMESPACE"
 
-// Child is another program in a test binary. The binary runs this program instead of the tests if
-// the environment variable Env is set.
+// Child is an additional program in a test binary. If the environment variable Env is set, the
+// binary runs this program instead of the tests.
 type Child struct {
 	Env string
 	Run func(value string) (exitCode int)
 }
 
-// Main is the main function of a folder of tests. It waits until the tests of no other folder run.
+// Main is the main function of a folder of tests. It waits until no other folder runs its tests.
 func Main(m *testing.M, children ...Child) { runFolder(m, true, children) }
 
-// MainBeside is the main function of a folder whose tests may run beside the tests of one other
-// folder.
+// MainBeside is the main function of a folder whose tests may run at the same time as the tests of
+// one other folder.
 func MainBeside(m *testing.M) { runFolder(m, false, nil) }
 
-// runFolder runs the tests of a folder in a mount namespace of their own. If alone is set, the tests
-// of no other folder run meanwhile, apart from those of MainBeside. A child process runs another
-// program instead.
+// runFolder runs the tests of a folder in their own mount namespace. If alone is set, only folders
+// that use MainBeside may run their tests at the same time. In a child process, runFolder runs the
+// child's program instead of the tests.
 func runFolder(m *testing.M, alone bool, children []Child) {
 	if csitest.IsChild() {
 		os.Exit(csitest.Main())
@@ -56,7 +56,7 @@ func runFolder(m *testing.M, alone bool, children []Child) {
 	}
 	flag.Parse()
 	if flag.Lookup("test.list").Value.String() != "" {
-		os.Exit(m.Run()) // a list of the tests needs neither root nor the programs
+		os.Exit(m.Run()) // go test -list needs neither root nor the programs
 	}
 	if os.Getenv(inside) == "" {
 		os.Exit(reexec())
@@ -99,7 +99,7 @@ func run(m *testing.M, alone bool) (code int) {
 		if err != nil {
 			return fail(err)
 		}
-		defer func() { _ = unlock() }() // the lock also ends with this process
+		defer func() { _ = unlock() }() // the kernel unlocks the folders when this process ends
 	}
 	var err error
 	if BinDir, err = os.MkdirTemp("", "volagent-bin"); err != nil {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mounts returns the lines of the mount table for mounts below the host's directory.
+// Mounts returns the lines of the mount table that describe mounts below the host's directory.
 func (h *Host) Mounts() string {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	h.Must(err)
@@ -64,7 +64,7 @@ func detachLoops(h *Host) {
 		for line := range strings.Lines(string(out)) {
 			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], h.Dir+"/") {
 				none = false
-				_ = exec.Command("losetup", "-d", f[0]).Run() // the next round checks the result
+				_ = exec.Command("losetup", "-d", f[0]).Run() // the next round retries it
 			}
 		}
 		return none
@@ -92,7 +92,7 @@ func DirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = unix.Close(fd) }() // the directory was only read
+	defer func() { _ = unix.Close(fd) }() // a descriptor for reading loses no data if close fails
 	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
 	if err != nil || set == nil {
 		return flags, err

@@ -68,7 +68,7 @@ func (h *Host) close() {
 	}
 	if h.Cmd != nil {
 		h.Must(h.Cmd.Process.Kill())
-		_ = h.Cmd.Wait() // the agent was killed
+		_ = h.Cmd.Wait() // the kill makes Wait return an error
 	}
 	h.CheckDB()
 	h.StopPlugins()

@@ -55,7 +55,7 @@ func (h Recorded) WritePlugin(deadline string) {
 	self, err := os.Executable()
 	h.Must(err)
 	if h.Slow {
-		// Many real plugins also need some time before they serve calls.
+		// Simulate a plugin that needs some time before it serves calls, as many real plugins do.
 		script := filepath.Join(h.Dir, "slow")
 		h.Must(os.WriteFile(script, []byte("#!/bin/sh\nsleep 0.2\nexec "+self+"\n"), 0o755))
 		self = script
@@ -200,9 +200,9 @@ func (h Recorded) AwaitFree(id string) time.Duration {
 	return time.Since(begun)
 }
 
-// ExpectClean waits until the volume is free, and asserts that the host has no leftovers of it.
-// Leftovers are mounts, directories, and files that the plugin wrote to the host's own disk because
-// a mount was missing.
+// ExpectClean waits until the volume is free, and asserts that the host has no leftovers of the
+// volume. Leftovers are mounts, directories, and files that the plugin wrote to the host's own disk
+// because a mount was missing.
 func (h Recorded) ExpectClean(id string) {
 	h.T.Helper()
 	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")

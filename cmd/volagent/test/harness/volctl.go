@@ -126,7 +126,7 @@ func Inspect(h *Host, more ...string) (string, int) {
 	cmd.Env = h.Env
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	_ = cmd.Run() // the exit code tells whether the command failed
+	_ = cmd.Run() // the caller checks the exit code instead of the error
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 

@@ -113,7 +113,7 @@ func BenchmarkLoadThroughput(b *testing.B) {
 					n = max(8*atOnce, 512)
 				}
 				r.register(n)
-				r.turns(b, n, atOnce, 1) // this fills connections and caches before the measurement
+				r.turns(b, n, atOnce, 1) // open connections and fill caches before the measurement
 				was, commits := r.calls(), r.commits()
 				b.ResetTimer()
 				cpu := r.cpu()

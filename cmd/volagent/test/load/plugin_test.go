@@ -32,7 +32,7 @@ const (
 	rolePlugin = "plugin"
 	roleAgent  = "agent"
 
-	loadPluginConfig = "VOLAGENT_LOAD_PLUGIN"  // JSON of loadPlugin
+	loadPluginConfig = "VOLAGENT_LOAD_PLUGIN"  // JSON of a loadPlugin
 	loadCommitDelay  = "VOLAGENT_LOAD_COMMIT"  // delay that roleAgent adds to each commit
 	loadProfile      = "VOLAGENT_LOAD_PROFILE" // file for the CPU profile of roleAgent
 )

@@ -37,8 +37,8 @@ type rig struct {
 	api    *apiclient.Client
 	plugin *loadPlugin
 	direct caller
-	ref    *statedb.DB // on the agent's file system, to measure the time of a commit
-	tapped []string    // environment of a tapped agent; nil runs the built agent
+	ref    *statedb.DB // measures commits on the agent's file system
+	tapped []string    // environment of an agent in this binary; nil means the built agent
 }
 
 const loadWait = 2 * time.Minute
@@ -73,8 +73,8 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 	cmd.Stderr = r.Log
 	r.Must(cmd.Start())
 	b.Cleanup(func() {
-		_ = cmd.Process.Kill() // Wait follows
-		_ = cmd.Wait()         // the process was killed
+		_ = cmd.Process.Kill() // the process may have ended already
+		_ = cmd.Wait()         // the kill makes Wait return an error
 	})
 	r.Await("the direct plugin", func() bool { _, err := os.Stat(socket); return err == nil })
 	r.direct = dialLoad(b, socket)
@@ -311,8 +311,8 @@ func (r *rig) calls() map[string]int {
 	return calls
 }
 
-// since returns the number of calls between two results of calls. mutating counts only the calls
-// that change state. all counts every call except the last query.
+// since compares two results of the method calls. It returns the number of calls that change state
+// and the number of all calls. It does not count the query for the second result.
 func since(now, was map[string]int) (mutating, all int) {
 	for method, n := range now {
 		all += n - was[method]

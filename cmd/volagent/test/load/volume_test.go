@@ -36,7 +36,7 @@ func BenchmarkLoadOneVolume(b *testing.B) {
 		r.drive(level-held, 8, func(i int) error { return claim(fmt.Sprintf("holder-%d", held+i)) })
 		held = level
 		r.Must(claim("one"))
-		r.Must(release("one")) // this fills connections and caches before the measurement
+		r.Must(release("one")) // open connections and fill caches before the measurement
 		before := r.cpu()
 		for range rounds * b.N {
 			r.Must(claim("one"))

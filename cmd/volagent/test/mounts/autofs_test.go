@@ -147,7 +147,7 @@ func (a *automount) answer() {
 
 func (a *automount) stop() {
 	_ = a.cmd.Process.Kill()
-	_ = a.cmd.Wait() // the process was killed
+	_ = a.cmd.Wait() // the kill makes Wait return an error
 	for syscall.Unmount(a.dir, syscall.MNT_DETACH) == nil {
 	}
 }

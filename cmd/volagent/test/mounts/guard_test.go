@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// isGuarded reports whether a directory has the immutable flag. It also checks that a write to the
-// directory fails only with this flag.
+// isGuarded reports whether a directory has the immutable flag. It also asserts that a write to the
+// directory fails if the flag is set, and succeeds otherwise.
 func isGuarded(h harness.Recorded, dir string) bool {
 	h.T.Helper()
 	flags, err := harness.DirFlags(dir, nil)
@@ -82,7 +82,7 @@ func TestGuard(t *testing.T) {
 	set(theirs, harness.Immutable)
 	use("data", theirs)
 
-	h.Volctl("volume", "register", filepath.Join(h.Dir, "data.yaml")) // this keeps the record's list of guarded directories
+	h.Volctl("volume", "register", filepath.Join(h.Dir, "data.yaml")) // the record must keep its guarded directories
 	use("more", at)
 	h.Volctl("volume", "deregister", "data", "-y")
 	if !isGuarded(h, theirs) {

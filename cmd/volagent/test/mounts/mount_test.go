@@ -380,7 +380,7 @@ func mountRefused(h mountRig) {
 	none, link := filepath.Join(h.Dir, "none"), filepath.Join(h.Dir, "link")
 	h.says(helper("data", none, "-o", "rw"), 32, cannot("data", none)+"there is no "+none+"; mkdir -p "+none)
 	h.says(helper("data", link, "-o", "rw"), 1, cannot("data", link)+"a symbolic link on the way leads to "+dir)
-	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // with or without the sloppy option -s
+	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // -s must not hide the mistake
 	h.ok(helper("data", dir, "-f", "-o", "rw"))
 	h.says(h.asNobody("data", dir), 1, cannot("data", dir)+"no permission to use the socket ", `; a line with "user" in /etc/fstab is mounted as the user who asks for it; run it as root`)
 	h.ExpectCalls(mark)

@@ -18,7 +18,7 @@ import (
 )
 
 // mountAt creates a directory and claims a volume for the alloc "m", with this directory as the
-// claim's own directory. The mount owns the claim, and pid is the process that requests it.
+// claim's own directory. The mount owns the claim, and pid is the process that requests the claim.
 func mountAt(h harness.Recorded, id string, pid int, change func(*api.ClaimRequest)) (at string, err error) {
 	h.T.Helper()
 	at = filepath.Join(h.Dir, "at-"+id)
@@ -197,7 +197,7 @@ func tableLine(t *testing.T, at string) string {
 func TestLentDirectory(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	h.Register("data", "single-node-writer")
-	const path = 0o10000000 // O_PATH
+	const path = 0o10000000 // the value of O_PATH
 	at := filepath.Join(h.Dir, "at-data")
 	h.Must(os.Mkdir(at, 0o755))
 	right, err := os.OpenFile(at, path, 0)

@@ -33,7 +33,7 @@ func TestOwnership(t *testing.T) {
 	h.ExpectRefusal(4, "with another uid, gid or mode", "volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "99")
 
 	h.Must(os.WriteFile(filepath.Join(at, "file"), nil, 0o755))
-	h.Must(os.Chown(at, 0, 77)) // for another group the driver would change all files, as for a mount group
+	h.Must(os.Chown(at, 0, 77)) // with another group the driver would change all files
 	h.Must(os.Chmod(at, 0o700))
 	h.Must(syscall.Unmount(at, syscall.MNT_DETACH))
 	target := h.Volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")

@@ -10,8 +10,8 @@ import (
 )
 
 // TestTimeNamespace starts an agent in another time namespace. The agent must recognize that the
-// processes that own claims are alive. The next agent, outside of that namespace, must recognize
-// this too.
+// processes that own claims are alive. The next agent, which runs outside of this namespace, must
+// also recognize these processes.
 func TestTimeNamespace(t *testing.T) {
 	own, err := os.Readlink("/proc/self/ns/time")
 	if err != nil {

@@ -20,7 +20,7 @@ const tree = "../../../.." // the project's root, relative to this package
 
 // tableRow is one row of a table in docs/csi.md.
 type tableRow struct {
-	name, secrets string // only rows of calls have secrets
+	name, secrets string // only rows for calls fill the column secrets
 	used, bundled bool
 	tests         []string
 }

@@ -53,7 +53,7 @@ var rpcSteps = []rpcStep{
 	{[]string{"ControllerExpandVolume", "NodeExpandVolume"}, func(e *everyRPC) { e.expand() }},
 	{[]string{"ControllerModifyVolume"}, func(e *everyRPC) { e.Volctl("volume", "modify", "data", e.modify) }},
 	{[]string{"CreateSnapshot"}, func(e *everyRPC) { e.snapshot = e.take("create", "data", "one") }},
-	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // the previous step waits until the snapshot is ready, and the delete step reads it
+	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // the agent itself calls GetSnapshot in the previous step and in the delete step
 	{[]string{"ListSnapshots"}, func(e *everyRPC) { e.says(e.snapshot, "volume", "snapshot", "list", "--plugin", e.plugin, "-q") }},
 	{[]string{"DeleteSnapshot"}, func(e *everyRPC) { e.Volctl("volume", "snapshot", "delete", e.plugin, e.snapshot, "-y") }},
 	{[]string{"CreateVolumeGroupSnapshot"}, func(e *everyRPC) { e.group = e.take("group", "create", "two", "data") }},

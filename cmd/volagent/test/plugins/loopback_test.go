@@ -33,7 +33,7 @@ func TestFusePlugin(t *testing.T) {
 	h.Must(os.WriteFile(files[0], []byte("kept"), 0o644))
 	h.ExpectExit(4, `in use, by "data"; 2 claims have FUSE mounts, which break if`, "plugin", "restart", "rec")
 	killed := func() { h.Must(syscall.Kill(h.PluginPID("rec"), syscall.SIGKILL)) }
-	mounted := func() { // the agent also reports the claims as mounted
+	mounted := func() { // waits for the data and for the agent's report
 		t.Helper()
 		for _, file := range files {
 			h.Await("the data to be back", func() bool {

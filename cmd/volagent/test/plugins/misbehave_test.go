@@ -183,7 +183,7 @@ func TestUnstageGoesOn(t *testing.T) {
 	if got := strings.Count(h.Mounts(), "\n"); got != 2 {
 		t.Errorf("the staging and the target are to be mounted:\n%s", h.Mounts())
 	}
-	h.ExpectCalls(mark, unpub, unst, unst, st, pub) // the agent made no repair
+	h.ExpectCalls(mark, unpub, unst, unst, st, pub) // the agent sent no calls for a repair
 	h.Volctl("volume", "detach", "data", "b")
 	h.ExpectClean("data")
 }

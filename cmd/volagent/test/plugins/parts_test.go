@@ -20,7 +20,7 @@ import (
 // process with its own journal.
 type inParts struct {
 	harness.Recorded
-	cfgs map[string]csitest.Config // by part name
+	cfgs map[string]csitest.Config // maps the name of each part to its configuration
 }
 
 func newInParts(t *testing.T) inParts {
@@ -43,7 +43,7 @@ func newInParts(t *testing.T) inParts {
 		h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", part+".yaml"), []byte(text), 0o644))
 	}
 	h.Start("rec")
-	h.Await("all parts", func() bool { // the plugin is already ready with one controller
+	h.Await("all parts", func() bool { // a plugin with one controller is already ready
 		all := h.parts()
 		return len(all) == 3 && !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(p api.PluginPart) bool { return p.State != api.PluginReady })
 	})

@@ -33,7 +33,7 @@ func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config
 	}
 	h.WritePlugin(deadline)
 	h.Start("rec")
-	t.Cleanup(func() { h.Must(h.Config.Faults().Clear()) }) // otherwise hung calls would outlive the agent
+	t.Cleanup(func() { h.Must(h.Config.Faults().Clear()) }) // end the calls that hang
 	return h
 }
 
@@ -105,11 +105,11 @@ func TestPluginTest(t *testing.T) {
 		name  string
 		tune  func(*testing.T, *csitest.Config)
 		flags []string
-		// odd lists the expected results that are not OK. A row may omit publish-unstaged if the
-		// plugin stages, because this plugin bind-mounts any directory. A row may also omit the
-		// checks whose calls the test gave up.
+		// odd lists the expected results that are not OK. For a plugin that stages, odd may omit
+		// the check publish-unstaged, because the recording plugin bind-mounts any directory. odd
+		// may also omit checks whose calls the plugin test gave up.
 		odd  map[string]string
-		said map[string]string // a part of each check's explanation, by check
+		said map[string]string // expected words in each check's explanation, by check
 	}{
 		{name: "a good one", flags: []string{"--kill"}, said: map[string]string{"kill-mounted": "survives"}},
 		{name: "capabilities that nobody has heard of", tune: func(_ *testing.T, c *csitest.Config) { c.UnknownCapabilities = true },

@@ -184,7 +184,7 @@ func TestSharedPropagation(t *testing.T) {
 			if r.Code != 5 || !strings.Contains(r.Err, "is not in a shared mount") {
 				t.Errorf("exit %d, %s", r.Code, r.Err)
 			}
-			h.Must(h.Config.Faults().Clear()) // unstage needs shared propagation too
+			h.Must(h.Config.Faults().Clear()) // unstage also needs shared propagation
 			h.ExpectClean("data")
 		})
 	}

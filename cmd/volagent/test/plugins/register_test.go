@@ -57,7 +57,7 @@ func TestPluginRegister(t *testing.T) {
 	}
 	refused()
 	h.ExpectCalls(mark)
-	h.Must(os.Remove(file)) // the agent does not read the file again
+	h.Must(os.Remove(file)) // the agent must not need the file again
 	h.Volctl("volume", "detach", "data", "a")
 
 	h.ExpectExit(3, `near: "rec"`, "plugin", "deregister", "recc")
@@ -222,7 +222,7 @@ func TestPluginRegisterFailingSync(t *testing.T) {
 func TestPluginInit(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
-	h.Env = append(h.Env, "PATH="+harness.BinDir) // a PATH without podman keeps this machine's own podman unused
+	h.Env = append(h.Env, "PATH="+harness.BinDir) // hides the machine's own podman
 	h.Start("local")
 	for _, id := range []string{"cephfs", "ebs", "efs", "gcepd", "hostpath", "nfs", "rbd", "s3", "smb"} {
 		file := filepath.Join(h.Dir, id+".yaml")

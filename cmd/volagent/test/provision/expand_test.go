@@ -207,7 +207,7 @@ func TestExpandWithdrawn(t *testing.T) {
 }
 
 // TestExpandCannot checks that the agent refuses an expansion that the plugin does not support. The
-// agent stores nothing about it.
+// agent stores no record of this request.
 func TestExpandCannot(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "20s", nil)

@@ -99,7 +99,7 @@ func huntProcesses(h harness.Recorded, when string) {
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	h.Must(err)
 	for _, name := range names {
-		raw, _ := os.ReadFile(name) // the process may have ended
+		raw, _ := os.ReadFile(name) // the process may have ended already
 		harness.HuntSecrets(h.T, when+": "+name, string(raw))
 	}
 }

@@ -131,7 +131,7 @@ func TestSnapshotAfterCrash(t *testing.T) {
 			if r.Code != 7 || !strings.Contains(r.Err, "to continue waiting: volctl volume snapshot create data nightly") {
 				t.Fatalf("while the agent is killed: %+v", r)
 			}
-			_ = h.Cmd.Wait() // the plugin killed the agent
+			_ = h.Cmd.Wait() // the plugin killed the agent, so Wait returns an error
 			h.Cmd = nil
 			h.Start("rec")
 			list := h.Volctl("volume", "snapshot", "list", "-o", "wide")

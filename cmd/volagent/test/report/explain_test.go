@@ -63,7 +63,7 @@ func TestBusyUnmount(t *testing.T) {
 	go func() { ended <- holder.Wait() }()
 	held := fmt.Sprintf("pid %d sleep, cwd %q", holder.Process.Pid, path)
 	if cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", holder.Process.Pid)); err == nil && strings.Contains(string(cgroup), ".s") {
-		held = fmt.Sprintf("pid %d sleep", holder.Process.Pid) // the process belongs to a unit
+		held = fmt.Sprintf("pid %d sleep", holder.Process.Pid) // the process is in a systemd unit
 	}
 
 	r := h.Try("volume", "detach", "data", "web", "--timeout", "3s")
@@ -293,7 +293,7 @@ func TestRepeatedFailure(t *testing.T) {
 	}
 	h.Must(h.Config.Faults().Clear())
 	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Hang: true})
-	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent makes the next try at once
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent retries at once
 	calls := h.Calls(0).Count(csitest.NodeStage)
 	h.Await("the call", func() bool {
 		return statusOf(h.Host, "data").Attempt.Running && h.Calls(0).Count(csitest.NodeStage) >= calls
@@ -361,7 +361,7 @@ func TestStatusWithHungPlugin(t *testing.T) {
 	for _, args := range [][]string{{"volume", "status", "data"}, {"node", "status"}, {"volume", "list"}, {"claim", "list"}, {"plugin", "status", "rec"}, {"events"}} {
 		begun := time.Now()
 		out := h.Volctl(args...)
-		if took := time.Since(begun); took > 15*time.Second { // 0.4 s on an idle machine, and never 60 s
+		if took := time.Since(begun); took > 15*time.Second { // the call timeout is 60 s, and an idle machine needs 0.4 s
 			t.Errorf("%v took %v", args, took)
 		}
 		if args[0] == "volume" && !strings.Contains(out, "mounted") {

@@ -21,7 +21,7 @@ func hintOf(r harness.Result) string {
 }
 
 // followHints runs the hint of a refused command in a shell, as a user would. If the hint's command
-// is refused with another hint, follow runs that hint next, until a command succeeds.
+// is refused with another hint, followHints runs that hint next, until a command succeeds.
 func followHints(h *harness.Host, r harness.Result) {
 	h.T.Helper()
 	seen := map[string]bool{}
@@ -42,7 +42,7 @@ func runShell(h *harness.Host, line string) harness.Result {
 	cmd.Env, cmd.Dir = h.Env, h.Dir
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run() // the exit code tells whether the command failed
+	_ = cmd.Run() // the caller checks the exit code instead of the error
 	return harness.Result{Out: out.String(), Err: errs.String(), Code: cmd.ProcessState.ExitCode()}
 }
 

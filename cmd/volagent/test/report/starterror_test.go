@@ -53,8 +53,8 @@ func TestStartError(t *testing.T) {
 	h.Must(os.WriteFile(config, []byte("log_level: debug\n"), 0o600))
 	h.Start()
 
-	// An agent that fails to start while another agent is running must not make commands report
-	// that the running agent failed.
+	// Start a second agent that fails because of its configuration, while the first agent is
+	// running. Commands must not report that the first agent failed.
 	h.Must(os.WriteFile(config, []byte("log_level: loud\n"), 0o600))
 	other := exec.Command(filepath.Join(harness.BinDir, "volagent"), append(h.Args()[:2:2], "--runtime-dir", filepath.Join(h.Dir, "run"))...)
 	if out, err := other.CombinedOutput(); err == nil || !strings.Contains(string(out), `volagent.yaml:1: log_level "loud" is not one of`) {

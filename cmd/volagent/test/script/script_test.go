@@ -106,7 +106,8 @@ func scriptNoMounts(h *harness.Host) scriptCommand {
 	}
 }
 
-// TestOneFolder checks that these tests have the lock that keeps other folders from running.
+// TestOneFolder checks that the tests of this folder hold the lock that keeps the tests of other
+// folders from running.
 func TestOneFolder(t *testing.T) {
 	f, err := os.Open("..")
 	if err != nil {

@@ -277,7 +277,7 @@ func TestBackupRefuses(t *testing.T) {
 	h.Must(err)
 	left = slices.DeleteFunc(left, func(path string) bool { return strings.HasPrefix(filepath.Base(path), "state.copy-") })
 	if len(left) > 0 {
-		t.Errorf("left: %q", left) // the list may contain the agent's automatic copies of the state
+		t.Errorf("left: %q", left)
 	}
 	if list := h.Volctl("volume", "list", "-q"); list != "data" {
 		t.Errorf("volumes are %q", list)

@@ -17,9 +17,9 @@ import (
 
 func newestCopy(h *harness.Host) string { return filepath.Join(h.Dir, "d", "state.copy-1") }
 
-// copyNow restarts the agent, so that the agent makes an automatic copy. It waits until the
-// function is accepts the copy. The restart is necessary because a running agent makes no new copy
-// while its last one is recent.
+// copyNow restarts the agent, so that the agent makes an automatic copy. It waits until a new copy
+// satisfies the given condition. The restart is necessary because a running agent makes no new copy
+// while its last copy is recent.
 func copyNow(h *harness.Host, is func(statedb.View) bool) {
 	h.T.Helper()
 	h.Must(h.Signal(syscall.SIGTERM))
