@@ -106,7 +106,8 @@ func scriptNoMounts(h *harness.Host) scriptCommand {
 	}
 }
 
-// TestOneFolder checks that these tests have the lock that keeps other folders from running.
+// TestOneFolder checks that these tests hold the lock that prevents other test folders from running
+// at the same time.
 func TestOneFolder(t *testing.T) {
 	f, err := os.Open("..")
 	if err != nil {
