@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// ledger records all writes to one storage volume, and which of these writes were acknowledged.
+// ledger records all writes to one storage volume, and the acknowledged writes among them.
 type ledger struct {
 	mu      sync.Mutex
 	raw     bool

@@ -27,10 +27,10 @@ func lockDir(dir string, waiting func()) (unlock func() error, err error) {
 	return f.Close, nil // closing the file releases the lock
 }
 
-// lockFolders takes a lock that only one test folder can hold. It is needed because go test runs
-// several packages at once by default, and their tests would compete for loop devices, container
-// runtimes and processors. lockFolders locks the common parent directory of all folders, so each
-// checkout has its own lock.
+// lockFolders takes a lock that only one test folder can hold at a time. By default, go test runs
+// several packages at once, and their tests would compete for loop devices, container runtimes and
+// processors. The lock is on the common parent directory of all folders, so each checkout has its
+// own lock.
 func lockFolders() (unlock func() error, err error) {
 	release, err := lockDir("..", func() {
 		fmt.Fprintln(os.Stderr, "waiting for the tests of another folder")

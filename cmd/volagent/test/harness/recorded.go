@@ -204,9 +204,9 @@ func (h Recorded) AwaitFree(id string) time.Duration {
 	return time.Since(begun)
 }
 
-// ExpectClean waits until the volume is free, and asserts that nothing of it remains on the host:
-// no mount, no directory, and no file that the plugin wrote to the host's own disk because a mount
-// was missing.
+// ExpectClean waits until the volume is free, and asserts that the host has no leftovers of the
+// volume. Such leftovers are mounts, directories, and files that the plugin wrote to the host's own
+// disk because a mount was missing.
 func (h Recorded) ExpectClean(id string) {
 	h.T.Helper()
 	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")

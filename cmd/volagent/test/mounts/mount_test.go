@@ -463,7 +463,7 @@ func mountSlowRelease(h mountRig) {
 }
 
 // mountNoAgent checks the mount helpers while no agent runs. The error for an fstab line without
-// _netdev must explain that such a line would stop the boot. umount must work without the agent,
+// _netdev must explain that such a line would stop the boot. An umount must work without the agent,
 // and the next agent must detach the claim.
 func mountNoAgent(h mountRig) {
 	dir, gone := h.at("alone"), h.at("gone")

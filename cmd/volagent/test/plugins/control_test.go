@@ -85,5 +85,6 @@ func TestPluginStopped(t *testing.T) {
 			t.Errorf("no event says %q:\n%s", want, events)
 		}
 	}
-	h.ExpectExit(0, `started plugin "rec"`, "plugin", "start", "rec") // start has no effect on a running plugin
+	// Start has no effect on a running plugin.
+	h.ExpectExit(0, `started plugin "rec"`, "plugin", "start", "rec")
 }

@@ -92,7 +92,8 @@ func TestAnotherServer(t *testing.T) {
 	self, err := os.Executable()
 	h.Must(err)
 	script := filepath.Join(h.Dir, "plugin")
-	h.Must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755)) // the second process replaces the shell
+	// The second process replaces the shell.
+	h.Must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755))
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), []byte(strings.ReplaceAll(h.ReadFiles("plugins.d/rec.yaml"), self, script)), 0o644))
 	h.Start("rec")
 	h.Register("data", "single-node-writer")

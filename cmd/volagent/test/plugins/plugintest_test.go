@@ -33,7 +33,8 @@ func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config
 	}
 	h.WritePlugin(deadline)
 	h.Start("rec")
-	t.Cleanup(func() { h.Must(h.Config.Faults().Clear()) }) // end hung calls, so that they do not outlive the agent
+	// End hung calls, so that they do not outlive the agent.
+	t.Cleanup(func() { h.Must(h.Config.Faults().Clear()) })
 	return h
 }
 
@@ -138,7 +139,8 @@ func TestPluginTest(t *testing.T) {
 		{name: "argv", tune: always(csitest.Fault{Twist: csitest.Argv}), odd: map[string]string{"argv-path": copes}},
 		{name: "sharing", tune: always(csitest.Fault{Twist: csitest.Sharing}), odd: map[string]string{"stage": broken},
 			said: map[string]string{"stage": "is not in a shared mount"}},
-		{name: "served", tune: always(csitest.Fault{Method: st, Twist: csitest.Served}), // this file system answers only for its root directory
+		// This file system answers only for its root directory.
+		{name: "served", tune: always(csitest.Fault{Method: st, Twist: csitest.Served}),
 			odd: map[string]string{"write": broken, "stats": copes}, said: map[string]string{"mounted": "fuse"}},
 
 		{name: "read-only is ignored", tune: always(csitest.Fault{Method: pub, IgnoreReadOnly: true}), odd: map[string]string{"read-only": copes}},

@@ -263,7 +263,8 @@ func TestExpandGoesOn(t *testing.T) {
 					want = "8388608, to go"
 				}
 				h.AddFaults(csitest.Fault{Method: method, KillCaller: moment})
-				h.Try("volume", "expand", "data", "8MiB", "--no-wait") // the command may fail, because the agent is killed
+				// The command may fail, because the agent is killed.
+				h.Try("volume", "expand", "data", "8MiB", "--no-wait")
 				if err := h.Cmd.Wait(); err == nil {
 					t.Fatal("the agent was not killed")
 				}

@@ -120,7 +120,8 @@ func TestPlantedSecrets(t *testing.T) {
 	said := h.Volctl("volume", "validate", dataFile(h, lines), "-o", "json")
 	mark := h.Mark()
 	said += h.Volctl("volume", "create", dataFile(h, lines), "-o", "json")
-	said += h.Volctl("volume", "register", dataFile(h, lines)) // registering the same file again changes nothing
+	// Registering the same file again changes nothing.
+	said += h.Volctl("volume", "register", dataFile(h, lines))
 	h.ExpectSecrets(mark, csitest.CreateVolume, harness.PlantedSecrets)
 	said += h.Volctl("volume", "claim", "data", "--alloc", "a", "-o", "json")
 	for _, method := range []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish} {
@@ -166,16 +167,17 @@ func TestPlantedSecrets(t *testing.T) {
 	huntFiles(h, "crashed")
 	mark = h.Mark()
 	h.Volctl("volume", "detach", "data", "b")
-	h.ExpectSecrets(mark, csitest.ControllerUnpublish, harness.PlantedSecrets) // the note contained the sealed values
+	// The note contained the sealed values.
+	h.ExpectSecrets(mark, csitest.ControllerUnpublish, harness.PlantedSecrets)
 	mark = h.Mark()
 	h.Volctl("volume", "delete", "data", "-y", "--confirm=data")
 	h.ExpectSecrets(mark, csitest.DeleteVolume, harness.PlantedSecrets)
 	huntFiles(h, "deleted")
 }
 
-// TestSecretRotation checks that the next call uses a changed secret. After a step has failed with
-// the old value, the agent must retry the step as soon as a user registers the volume again, even
-// if only the content of the secret's file has changed.
+// TestSecretRotation checks that the next call uses a changed secret. If a step has failed with the
+// old value, the agent must retry the step as soon as a user registers the volume again. This also
+// applies if only the content of the secret's file has changed.
 func TestSecretRotation(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)

@@ -227,7 +227,8 @@ func TestVolumeHealth(t *testing.T) {
 		`volagent_volume_health{by="node",plugin="rec",severity="inaccessible",volume="data"} 0`,
 		`volagent_volume_health{by="controller",plugin="rec",severity="inaccessible",volume="data"} 0`)
 	h.Must(h.Config.Faults().SetConditions(
-		csitest.Condition{Volume: ext, Seen: "node", Status: 3, Reason: "PathDown", Message: "no path to the array"}, // the CSI status INACCESSIBLE
+		// The CSI status INACCESSIBLE.
+		csitest.Condition{Volume: ext, Seen: "node", Status: 3, Reason: "PathDown", Message: "no path to the array"},
 		csitest.Condition{Volume: ext, Seen: "controller", Status: 99},
 		csitest.Condition{Status: 1, Message: "one path left"},
 	))

@@ -289,7 +289,8 @@ func TestDoctorTable(t *testing.T) {
 	}
 	d := harness.Doctor(h.Host)
 	helper := slices.IndexFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })
-	if _, err := os.Stat("/sbin/mount.csi"); (helper < 0) != (err == nil) { // an installed helper may be of another version
+	// An installed helper may be of another version.
+	if _, err := os.Stat("/sbin/mount.csi"); (helper < 0) != (err == nil) {
 		t.Errorf("the mount helper: %v, %v", d.IDs(), err)
 	}
 	d.Findings = slices.DeleteFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })

@@ -123,7 +123,8 @@ func TestPluginLog(t *testing.T) {
 	h.Must(log.Close())
 
 	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "bad disk", Times: -1})
-	status := h.Volctl("plugin", "status", "rec", "-o", "json") // the new agent has made no call yet
+	// The new agent has made no call yet.
+	status := h.Volctl("plugin", "status", "rec", "-o", "json")
 	r := h.Try("volume", "claim", "data", "--alloc", "a", "-o", "json")
 	var e struct {
 		Error struct {
@@ -295,7 +296,8 @@ func TestRepeatedFailure(t *testing.T) {
 	}
 	h.Must(h.Config.Faults().Clear())
 	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Hang: true})
-	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // this claim makes the agent retry at once
+	// This claim makes the agent retry at once.
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 	calls := h.Calls(0).Count(csitest.NodeStage)
 	h.Await("the call", func() bool {
 		return statusOf(h.Host, "data").Attempt.Running && h.Calls(0).Count(csitest.NodeStage) >= calls
@@ -363,7 +365,8 @@ func TestStatusWithHungPlugin(t *testing.T) {
 	for _, args := range [][]string{{"volume", "status", "data"}, {"node", "status"}, {"volume", "list"}, {"claim", "list"}, {"plugin", "status", "rec"}, {"events"}} {
 		begun := time.Now()
 		out := h.Volctl(args...)
-		if took := time.Since(begun); took > 15*time.Second { // usually 0.4 s, but slow on a busy machine
+		// Usually 0.4 s, but slow on a busy machine.
+		if took := time.Since(begun); took > 15*time.Second {
 			t.Errorf("%v took %v", args, took)
 		}
 		if args[0] == "volume" && !strings.Contains(out, "mounted") {

@@ -104,7 +104,8 @@ func TestRestoreElsewhere(t *testing.T) {
 	h.Volctl("volume", "claim", "data", "--alloc", "web")
 	plugin := filepath.Join(h.Dir, "more.yaml")
 	h.Must(os.WriteFile(plugin, []byte("id: more\nsocket: /run/nothing-here.sock\n"), 0o600))
-	h.Try("plugin", "register", plugin, "--timeout", "1s") // the plugin stays registered although the command fails
+	// The plugin stays registered although the command fails.
+	h.Try("plugin", "register", plugin, "--timeout", "1s")
 	file := harness.Backup(h.Host)
 
 	o := harness.StartRecorded(t, "10s", nil)
@@ -197,7 +198,8 @@ func TestRestoreKilled(t *testing.T) {
 		harness.LoseState(h.Host)
 		h.Start("rec")
 		done := h.StartVolctl("state", "restore", file)
-		time.Sleep(time.Duration(i) * 8 * time.Millisecond) // kill the agent before or after the commit
+		// Kill the agent before or after the commit.
+		time.Sleep(time.Duration(i) * 8 * time.Millisecond)
 		h.Kill()
 		<-done
 		h.Start("rec")

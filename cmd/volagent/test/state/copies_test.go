@@ -46,7 +46,8 @@ func TestLostTakesCopy(t *testing.T) {
 	}
 	late := filepath.Join(h.Dir, "late.yaml")
 	h.Must(os.WriteFile(late, []byte("id: late\nsocket: "+filepath.Join(h.Dir, "none.sock")+"\n"), 0o600))
-	h.Try("plugin", "register", late, "--timeout", "1s") // the plugin stays registered although the command fails
+	// The plugin stays registered although the command fails.
+	h.Try("plugin", "register", late, "--timeout", "1s")
 	h.Volctl("plugin", "stop", "rec", "--force")
 	h.Volctl("volume", "detach", "forced", "x", "--without-plugin")
 	h.Volctl("volume", "deregister", "forced", "-force", "-y")
@@ -54,7 +55,8 @@ func TestLostTakesCopy(t *testing.T) {
 	copyNow(h.Host, func(snap statedb.View) bool {
 		return len(snap.Volumes()) == 4 && len(statedb.Leftovers.All(snap)) == 1 && len(statedb.Registered.All(snap)) == 1
 	})
-	h.Volctl("volume", "detach", "ended", "x", "--without-plugin") // only the copy still contains this claim
+	// Only the copy still contains this claim.
+	h.Volctl("volume", "detach", "ended", "x", "--without-plugin")
 
 	h.Kill()
 	since := h.Mark()
@@ -105,7 +107,8 @@ func TestLostCopyKeepsAway(t *testing.T) {
 	h.Register("data", "single-node-writer")
 	copyNow(h.Host, func(snap statedb.View) bool { return len(snap.Volumes()) == 1 })
 	h.Volctl("wait", "--plugin", "rec", "--timeout", "60s")
-	target := h.Volctl("volume", "claim", "data", "--alloc", "x") // the copy is older than this claim
+	// The copy is older than this claim.
+	target := h.Volctl("volume", "claim", "data", "--alloc", "x")
 	staged := harness.Decode[api.Volume](h.Host, "volume", "status", "data").StagingPath
 	h.Kill()
 	since, mounts := h.Mark(), h.Mounts()
