@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// ledger records all writes to one storage volume, and whether each write was acknowledged.
+// ledger records all writes to one storage volume, and the acknowledged writes among them.
 type ledger struct {
 	mu      sync.Mutex
 	raw     bool

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// The tests in this file check the agent's promises in difficult situations. Other software is known
-// to damage data, or to disturb the users of a volume, in these situations.
+// The tests in this file check that the agent keeps its promises in difficult situations. In each
+// of these situations, other software is known to damage data or to disturb the users of a volume.
 
 // TestDeadMount kills the FUSE daemon of a volume with two claims. The agent unmounts all mounts of
 // the volume, and then mounts them again at the paths of both claims.

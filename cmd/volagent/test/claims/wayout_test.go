@@ -113,8 +113,8 @@ func TestDetachWithoutPlugin(t *testing.T) {
 	}
 }
 
-// TestDetachBusy checks that a detach never exceeds the force that its option allows. The error names
-// the process that uses the mount, and the option that allows more force.
+// TestDetachBusy checks that a detach does not use more force than its option allows. The error
+// names the process that uses the mount, and the option that allows more force.
 func TestDetachBusy(t *testing.T) {
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
 	h.Register("data", "single-node-writer")

@@ -94,8 +94,8 @@ func claimScenarios() []scenario {
 }
 
 // upgraded returns a scenario in which an alloc claims a volume while the plugin restarts with
-// other capabilities. The plugin now needs ControllerPublishVolume and NodeStageVolume. The agent
-// must store the need for these calls before it makes the first call.
+// other capabilities. The plugin now needs ControllerPublishVolume and NodeStageVolume. Before the
+// first call, the agent must store that the volume needs both calls.
 func upgraded() scenario {
 	s := claiming("claim, plugin upgraded", harness.PublishOnly, plain)
 	s.before = func(h *crashHost) {

@@ -21,9 +21,10 @@ full /srv/full csi _netdev,nofail 0 0
 down /srv/down csi _netdev,nofail,timeout=3s 0 0
 `
 
-// TestBootMounts checks the volumes that systemd mounts at boot: by fstab, by units that volctl
-// wrote, and on demand. Each volume must be mounted before systemd starts the services that need
-// it. A volume that cannot be mounted produces one line in the journal and does not delay the boot.
+// TestBootMounts checks the volumes that systemd mounts at boot, by fstab lines, by units that
+// volctl wrote, and on demand. Each volume must be mounted before systemd starts the services that
+// need it. A volume that cannot be mounted causes one line in the journal and does not delay the
+// boot.
 func TestBootMounts(t *testing.T) {
 	t.Parallel()
 	g := bootable(t, "dpkg -i /root/1.deb")
@@ -74,7 +75,7 @@ func TestBootMounts(t *testing.T) {
 	}
 }
 
-// mounted reports whether a volume is mounted on its directory below /srv.
+// mounted reports whether a volume is mounted on the directory with its id below /srv.
 func (g *guest) mounted(id string) bool {
 	g.t.Helper()
 	claimed := strings.Fields(g.run("volctl", "claim", "list", "--volume", id, "-o", "go-template={{range .}}{{.alloc}} {{.state}} {{.at}} {{end}}"))
@@ -87,8 +88,8 @@ func (g *guest) mounted(id string) bool {
 	return is
 }
 
-// testBootMounts checks that the volume of every valid line is mounted, and that the services write
-// only to volumes. Each mistake must produce exactly one line in the journal.
+// testBootMounts checks that the volume of every valid fstab line is mounted, and that the writing
+// services write only to volumes. Each invalid line must cause exactly one message in the journal.
 func (g *guest) testBootMounts() {
 	if state := g.boot(); state != "degraded" {
 		g.t.Errorf("the guest is %s", state)
@@ -146,11 +147,11 @@ func (g *guest) testAutomount() {
 	}
 }
 
-// testPluginComes installs a missing plugin. A mount that failed because of this plugin must then
-// succeed.
+// testPluginComes installs a plugin that was missing at boot. The mount that failed at boot must
+// then succeed.
 func (g *guest) testPluginComes() {
 	g.must(os.Symlink("csitest", filepath.Join(g.root, "usr/bin/away")))
-	g.run("volctl", "plugin", "start", "away") // do not wait for the restart delay
+	g.run("volctl", "plugin", "start", "away") // start the plugin without its restart delay
 	g.ready("away")
 	g.run("systemctl", "start", "srv-down.mount")
 	if !g.mounted("down") {
@@ -160,8 +161,8 @@ func (g *guest) testPluginComes() {
 	g.run("volctl", "wait", "--volume", "down", "--for", "free", "--timeout", "60s")
 }
 
-// testBootDown checks that systemd stops each service that writes to a volume before it unmounts
-// this volume. It also checks that systemd unmounts all volumes before it stops the agent.
+// testBootDown checks the order of a shutdown. systemd must stop each writing service before it
+// unmounts the service's volume, and must unmount all volumes before it stops the agent.
 func (g *guest) testBootDown() {
 	g.down()
 	for _, id := range []string{"data", "gen"} {
@@ -176,7 +177,7 @@ func (g *guest) testBootDown() {
 }
 
 // testSlowAgent checks that the boot waits for an agent that starts slowly. The volumes must
-// contain the data that the services wrote last before the shutdown.
+// contain the last data that the services wrote before the shutdown.
 func (g *guest) testSlowAgent() {
 	g.put("etc/systemd/system/volagent.service.d/slow.conf", "[Service]\nExecStartPre=/bin/sleep 5\n")
 	g.put("etc/fstab", "data /srv/data csi _netdev,nofail 0 0\n")
@@ -195,8 +196,9 @@ func (g *guest) testSlowAgent() {
 	g.run("systemctl", "daemon-reload")
 }
 
-// testMistake puts a mistake into the configuration file. A reload fails and changes nothing. After
-// a restart every request reports the mistake, because systemd still listens on the socket.
+// testMistake puts a mistake into the agent's configuration file. A reload must fail and change
+// nothing. After a failed restart, systemd still listens on the socket, and the agent answers every
+// request with the mistake.
 func (g *guest) testMistake() {
 	const path = "/etc/volagent/volagent.yaml"
 	good := g.run("cat", path)
@@ -240,8 +242,8 @@ func (g *guest) testSocket() {
 	if kind := g.run("stat", "-c", "%a %G", "/run/volagent/volagent.sock"); kind != "660 volusers" {
 		g.t.Errorf("the socket is %s", kind)
 	}
-	// If the configuration names a different socket than systemd's, the agent logs a warning and
-	// opens the configured socket.
+	// The configuration names another socket than systemd's unit. The agent must log a warning and
+	// open the configured socket.
 	g.write("etc/volagent/volagent.yaml", "socket: /run/volagent/other.sock\n")
 	g.run("systemctl", "restart", "volagent")
 	g.run("volctl", "--socket", "/run/volagent/other.sock", "plugin", "list")

@@ -37,7 +37,7 @@ func (g *guest) enable(unit, target string) {
 
 var made struct {
 	sync.Mutex
-	packages map[string]string // paths of the packages, by package format
+	packages map[string]string // paths of the built packages by package format
 	plugin   string
 }
 
@@ -58,7 +58,7 @@ func installable(t testing.TB) (packages map[string]string, plugin string) {
 	return m.packages, m.plugin
 }
 
-// have copies a program or a package to the disk of a guest. The guest must not be running.
+// have copies a program or a package from the host to the disk of a guest that is not running.
 func (g *guest) have(path, from string) {
 	g.t.Helper()
 	raw, err := os.ReadFile(from)
@@ -84,8 +84,8 @@ func bootable(t testing.TB, script string) *guest {
 	return g
 }
 
-// csi returns the configuration of a plugin in the guest. It also returns the value of
-// CSITEST_CONFIG for the environment of the plugin's process.
+// csi returns the configuration of a test plugin in the guest, and the value of the plugin's
+// environment variable CSITEST_CONFIG.
 func (g *guest) csi(id string, fuse bool) (c csitest.Config, env string) {
 	g.t.Helper()
 	c = csitest.Config{Base: "/var/lib/" + id, DriverName: id + ".example.com", AnyVolume: true, Stage: true, Fuse: fuse}
@@ -94,15 +94,15 @@ func (g *guest) csi(id string, fuse bool) (c csitest.Config, env string) {
 	return c, strings.TrimPrefix(all[0], "CSITEST_CONFIG=")
 }
 
-// command installs a plugin in the guest. The agent runs this plugin as a process.
+// command installs a plugin in the guest whose file makes the agent run a command.
 func (g *guest) command(id string, fuse bool) {
 	g.t.Helper()
 	_, env := g.csi(id, fuse)
 	g.put("etc/volagent/plugins.d/"+id+".yaml", fmt.Sprintf("id: %s\nexec:\n  command: [/usr/bin/csitest]\n  env:\n    CSITEST_CONFIG: '%s'\n", id, env))
 }
 
-// calls returns the calls that a plugin of the guest received. It reads them from the guest's disk,
-// so the guest need not run.
+// calls returns the calls that a plugin of the guest received. It reads the plugin's journal from
+// the guest's disk, so the guest need not be running.
 func (g *guest) calls(id string) csitest.Calls {
 	g.t.Helper()
 	calls, err := csitest.ReadJournal(filepath.Join(g.tree, "var/lib", id, "journal.jsonl"))
@@ -110,8 +110,8 @@ func (g *guest) calls(id string) csitest.Calls {
 	return calls
 }
 
-// faults returns the control file of a plugin in the guest. Faults in this file make calls to the
-// plugin fail.
+// faults returns the control file of a plugin in the guest. The faults in this file make calls to
+// the plugin fail.
 func (g *guest) faults(id string) csitest.Control {
 	return csitest.Control{Path: filepath.Join(g.tree, "var/lib", id, "control.json")}
 }
@@ -124,15 +124,15 @@ func (g *guest) register(plugin, volume string) {
 	g.run("volctl", "volume", "register", file)
 }
 
-// comes waits until a volume is mounted. It returns the content of the given file on the volume.
+// comes waits until a volume is mounted, and returns the content of the given file on the volume.
 func (g *guest) comes(volume, file string) string {
 	g.t.Helper()
 	g.run("volctl", "wait", "--volume", volume, "--for", "mounted", "--timeout", "60s")
 	return g.run("cat", g.run("volctl", "volume", "status", volume, "-o", "go-template={{range .claims}}{{.path}}{{end}}")+"/"+file)
 }
 
-// when returns the time of the only message of the last boot that matches the pattern in words. The
-// time is in seconds on the monotonic clock.
+// when returns the time of the only journal message since the last boot that matches the regular
+// expression words. The time is in seconds since the boot.
 func (g *guest) when(words string) float64 {
 	g.t.Helper()
 	var at []float64
@@ -153,7 +153,7 @@ func (g *guest) when(words string) float64 {
 	return at[0]
 }
 
-// inOrder asserts that the journal of the last boot contains the given messages in this order.
+// inOrder asserts that the given messages appear in this order in the journal of the last boot.
 func (g *guest) inOrder(words ...string) {
 	g.t.Helper()
 	last := 0.0
@@ -166,8 +166,8 @@ func (g *guest) inOrder(words ...string) {
 	}
 }
 
-// lastWords returns a service unit that writes lines to a file until systemd stops it. The service
-// then waits for half a second and writes a last line.
+// lastWords returns a service unit that writes lines to a file until systemd stops it. After the
+// stop signal the service waits for half a second and writes a last line.
 func lastWords(file, more string) string {
 	return fmt.Sprintf(`[Unit]
 Description=Writer of %[1]s
@@ -177,10 +177,11 @@ ExecStart=/bin/sh -c 'trap "sleep 0.5; echo bye >>%[1]s; exit 0" TERM; while :; 
 `, file, more)
 }
 
-// TestHostGoesDown checks the order of a shutdown. First systemd stops the services that use
-// volumes. Then the agent unmounts the volumes while their plugins still run, and the plugins stop
-// last. A volume that hangs or is busy does not delay the others. After the next boot the agent
-// mounts claims without an owner again, and claims with an owner have ended.
+// TestHostGoesDown checks the order of a shutdown. systemd first stops the services that use
+// volumes. Then the agent unmounts the volumes while their plugins still run, and systemd stops the
+// plugins last. A volume that hangs or is busy does not delay the other volumes. After the next
+// boot, the agent mounts the volumes of claims without an owner again. The claims with an owner
+// have ended.
 func TestHostGoesDown(t *testing.T) {
 	t.Parallel()
 	g := bootable(t, `mkdir -p /root/src/bin && cd /root/src && dpkg-deb -x /root/1.deb x && mv x/usr/bin/* bin/
@@ -226,7 +227,7 @@ func TestHostGoesDown(t *testing.T) {
 	}
 }
 
-// readme returns the command block of README.md that starts with the given text.
+// readme returns the block of commands in README.md that starts with the given text.
 func readme(t testing.TB, begin string) string {
 	t.Helper()
 	raw, err := os.ReadFile("../../../../README.md")
@@ -241,8 +242,8 @@ func readme(t testing.TB, begin string) string {
 	return begin + block
 }
 
-// testByHand runs the README's commands for manual removal. These commands must remove everything
-// that the README's installation commands installed.
+// testByHand runs the README's commands for a manual removal. These commands must remove everything
+// that the README's commands for the installation have installed.
 func (g *guest) testByHand(volumes map[string]string) {
 	g.boot()
 	for id := range volumes {
@@ -256,8 +257,8 @@ func (g *guest) testByHand(volumes map[string]string) {
 	g.down()
 }
 
-// inPart runs one part of a test that boots the guest several times. If the part fails, inPart logs
-// the guest's journal.
+// inPart runs one subtest of a test that boots the guest several times. If the subtest fails,
+// inPart logs the guest's journal.
 func (g *guest) inPart(t testing.TB, run func(*guest)) {
 	part := g.on(t)
 	defer func() {
@@ -269,7 +270,7 @@ func (g *guest) inPart(t testing.TB, run func(*guest)) {
 	g.leader, g.root, g.halt = part.leader, part.root, part.halt
 }
 
-// testDown shuts the guest down without a fault.
+// testDown shuts the guest down while all plugins work.
 func (g *guest) testDown(volumes map[string]string) {
 	for id := range volumes {
 		g.await("the writer to write to "+id, func() bool { return strings.Contains(g.run("cat", "/srv/"+id+"/log"), "on") })
@@ -303,8 +304,8 @@ func (g *guest) testDown(volumes map[string]string) {
 	}
 }
 
-// testDownStuck shuts the guest down while one volume hangs in its plugin. A process that systemd
-// does not stop uses another volume. The agent must unmount all other volumes as usual.
+// testDownStuck shuts the guest down while a plugin hangs in a call for one volume. A process that
+// systemd does not stop uses another volume. The agent must unmount all other volumes as usual.
 func (g *guest) testDownStuck() {
 	marks := map[string]int64{}
 	for _, id := range []string{"cmd", "unit", "slow"} {
@@ -337,14 +338,14 @@ func (g *guest) testDownStuck() {
 	}
 }
 
-// testDownKilled kills the agent during the shutdown. It checks that the next agent repairs the
-// resulting state.
+// testDownKilled kills the agent during the shutdown. After the next boot, the agent must mount all
+// volumes and free the volume whose call had hung.
 func (g *guest) testDownKilled(volumes map[string]string) {
 	_, err := g.faults("slow").Add(csitest.Fault{Method: "NodeUnpublishVolume", Volume: "ext-stuck", Hang: true})
 	g.must(err)
 	mark := g.calls("cmd").Mark()
-	// Kill the agent after it has unmounted the first volume. systemd is already stopping the unit
-	// then, so systemd does not restart the agent.
+	// Kill the agent when it has unmounted the first volume. By then systemd is stopping the
+	// agent's unit, so systemd does not restart the agent.
 	g.run("systemd-run", "--quiet", "--unit=killer", "--property=DefaultDependencies=no", "sh", "-c",
 		`until journalctl --boot -q -u volagent -o cat | grep -q "this host is going down; volumes"; do sleep 0.05; done; sleep 0.3; systemctl kill --kill-whom=main -s KILL volagent.service; echo killed`)
 	g.down()

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// doctor runs volctl doctor in the guest and returns the ids of its findings. It omits findings
-// about the state of plugins.
+// doctor runs volctl doctor in the guest and returns the ids of the findings. It omits findings
+// that depend on the state of plugins or on other tests.
 func (g *guest) doctor() (ids []string) {
 	g.t.Helper()
 	r := g.try("volctl", "doctor", "-o", "json")
@@ -18,7 +18,7 @@ func (g *guest) doctor() (ids []string) {
 		g.t.Fatalf("exit %d, %v: %s%s", r.Code, err, r.Out, r.Err)
 	}
 	for _, f := range d.Findings {
-		// Guests see all loop devices of the machine, including those of other tests.
+		// Each guest sees all loop devices of the machine, including those of other tests.
 		if f.Kind != "plugin-restarts" && f.Kind != "plugin-down" && f.Kind != "device-orphan" {
 			ids = append(ids, f.ID)
 		}
@@ -42,8 +42,8 @@ func (g *guest) testDoctor() {
 	if got := g.doctor(); len(got) != 0 {
 		g.t.Errorf("still found %q", got)
 	}
-	// This mount unit starts too early. Its volume, its directory and the mount helper do not
-	// exist.
+	// This mount unit has no order after the agent. Its volume, its directory and the mount helper
+	// do not exist.
 	g.write("/etc/systemd/system/srv-x.mount", "[Mount]\nWhat=nosuch\nWhere=/srv/x\nType=csi\nOptions=_netdev\n")
 	if got, want := g.doctor(), []string{"fstab-dir:/srv/x", "fstab-volume:/srv/x", "host-helper:mount.csi", "unit-order:/srv/x"}; !slices.Equal(got, want) {
 		g.t.Errorf("found %q, want %q", got, want)
@@ -54,7 +54,7 @@ func (g *guest) testDoctor() {
 		g.t.Errorf("with no agent: exit %d, %s%s", r.Code, r.Out, r.Err)
 	}
 	g.run("systemctl", "start", "volagent.service")
-	g.run("systemctl", "disable", "volagent.service") // the following tests expect a disabled unit
+	g.run("systemctl", "disable", "volagent.service") // the other subtests need the unit disabled
 	for _, unit := range []string{"csi-again", "csi-fuse", "csi-once"} {
 		g.run("rm", "-r", "/etc/systemd/system/"+unit+".service.d")
 	}

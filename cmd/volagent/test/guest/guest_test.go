@@ -24,21 +24,22 @@ import (
 
 func TestMain(m *testing.M) { harness.MainBeside(m) }
 
-// guest is a small Debian with its own systemd, which runs in a container. Its disk is a copy in
-// memory, so no leftover remains when the test ends or is killed.
+// guest is a small Debian system with its own systemd. It runs in a container. Changes to its disk
+// are kept only in memory, so no leftover remains when the test ends or is killed.
 type guest struct {
 	t      testing.TB
-	tree   string // root of the guest's files while the guest is not running
-	leader string // process id of the guest's systemd
-	root   string // root of the guest's files and mounts while the guest is running
-	halt   func() // removes leftovers of a boot from the host
+	tree   string // root of the guest's disk, also while the guest is not running
+	leader string // pid of the guest's systemd on the host
+	root   string // root of the running guest, with its mounts
+	halt   func() // ends the running guest and frees its resources on the host
 }
 
-// noTree is the exit code of scripts/systemd-root if there is no network.
+// noTree is the exit code of scripts/systemd-root if the script cannot build the guest's disk
+// without a network.
 const noTree = 75
 
 // newGuest boots a guest with the agent's unit. Before the boot, the function install adds files to
-// the guest's tree.
+// the guest's disk.
 func newGuest(t testing.TB, install func(tree string)) *guest {
 	t.Helper()
 	g := newTree(t)
@@ -88,7 +89,7 @@ func (g *guest) boot() (state string) {
 	g.must(keeper.Start())
 	g.halt = sync.OnceFunc(func() {
 		g.must(stdin.Close())
-		_ = keeper.Wait() // the kill makes Wait return an error
+		_ = keeper.Wait() // the exit status does not matter
 		if g.t.Failed() {
 			text, err := os.ReadFile(console.Name())
 			g.t.Logf("the console: %v\n%s", err, text)
@@ -99,7 +100,7 @@ func (g *guest) boot() (state string) {
 	if g.leader = strings.TrimSpace(line); err != nil || g.leader == "" {
 		g.t.Fatalf("the guest does not boot: %v", err)
 	}
-	go func() { _, _ = io.Copy(io.Discard, stdout) }() // Copy returns when the guest ends
+	go func() { _, _ = io.Copy(io.Discard, stdout) }() // ends when the guest ends
 	g.root = "/proc/" + g.leader + "/root"
 	g.await("systemd", func() bool {
 		state = strings.TrimSpace(g.try("systemctl", "is-system-running", "--wait").Out)
@@ -108,13 +109,13 @@ func (g *guest) boot() (state string) {
 	return state
 }
 
-// failed returns the guest's failed units and logged warnings.
+// failed returns the guest's failed units and the warnings in its journal.
 func (g *guest) failed() string {
 	g.t.Helper()
 	return g.try("systemctl", "list-units", "--failed", "--no-pager", "--plain").Out + g.try("journalctl", "--boot", "--no-pager", "-q", "-p", "warning").Out
 }
 
-// down makes the guest power off, and waits until it is off.
+// down makes the guest power off and waits until the guest has ended.
 func (g *guest) down() {
 	g.t.Helper()
 	g.run("systemctl", "--no-block", "poweroff")
@@ -129,8 +130,8 @@ func (g *guest) down() {
 	g.halt()
 }
 
-// journal returns the journal messages of all boots of the guest. The guest must have been prepared
-// with keepJournal.
+// journal returns the journal messages of all boots of the guest. The guest must keep its journal
+// on disk (see keepJournal).
 func (g *guest) journal(args ...string) string {
 	g.t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(g.tree, "var/log/journal/*"))
@@ -138,7 +139,7 @@ func (g *guest) journal(args ...string) string {
 	var all []byte
 	for _, dir := range dirs {
 		out, err := exec.Command("journalctl", append([]string{"--directory=" + dir, "--no-pager", "-q"}, args...)...).CombinedOutput()
-		if err != nil && len(out) > 0 { // if no message matches, journalctl fails without output
+		if err != nil && len(out) > 0 { // journalctl also fails if no message matches
 			g.t.Fatalf("journalctl: %v: %s", err, out)
 		}
 		all = append(all, out...)
@@ -161,8 +162,8 @@ func (g *guest) must(err error) {
 	}
 }
 
-// overlay mounts a copy of a tree that keeps all changes in memory. It returns the path of the
-// copy.
+// overlay mounts a copy of a directory tree and returns the path of the copy. All changes to the
+// copy are kept in memory.
 func (g *guest) overlay(lower string) string {
 	g.t.Helper()
 	dir, err := os.MkdirTemp(harness.BinDir, "guest")
@@ -247,8 +248,8 @@ func (g *guest) cgroup(pid string) string {
 	return ""
 }
 
-// claim registers and claims a volume. It starts a service that writes to the volume, and returns
-// this service.
+// claim registers and claims a volume. It then starts a service that writes to the volume, and
+// returns this service.
 func (g *guest) claim(plugin, volume string) *scribe {
 	g.t.Helper()
 	file := "/root/" + volume + ".yaml"
@@ -268,7 +269,7 @@ func (g *guest) writes(volume, path string) *scribe {
 	return l
 }
 
-// scribe is a service that writes numbers to a volume. It ends when a write fails.
+// scribe is a service that writes increasing numbers to a volume. It ends when a write fails.
 type scribe struct {
 	g          *guest
 	unit, file string
@@ -279,7 +280,8 @@ func (l *scribe) lines() []string {
 	return strings.Fields(l.g.run("cat", l.file))
 }
 
-// goesOn waits until the service has written more numbers. It asserts that no number is missing.
+// goesOn waits until the service has written another number. It asserts that no number is missing
+// and that the service still runs.
 func (l *scribe) goesOn() {
 	l.g.t.Helper()
 	before := -1
@@ -301,11 +303,11 @@ func (l *scribe) goesOn() {
 	}
 }
 
-// built builds a program of this project without cgo, so that it runs without a C library.
+// built builds a program of this project without cgo, so that the program needs no C library.
 func built(t testing.TB, to string, args ...string) {
 	t.Helper()
 	cmd := exec.Command("go", append(args, "-o", to)...)
-	if i := len(args) - 1; i > 0 { // the package is the last argument
+	if i := len(args) - 1; i > 0 { // put -o before the package, which is the last argument
 		cmd = exec.Command("go", append(append(append([]string{}, args[:i]...), "-o", to), args[i])...)
 	}
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// runtimeWords is a Perl script that sends a request of docker's volume plugin protocol. The test
-// runs it with a copy of perl that has the runtime's name, because the agent identifies its caller
-// by the program.
+// runtimeWords is a Perl script that sends a request of docker's volume plugin protocol. The agent
+// identifies the runtime by the caller's program. Therefore the test runs the script with a copy of
+// perl that has the name of the runtime.
 const runtimeWords = `use IO::Socket::UNIX;
 my $s = IO::Socket::UNIX->new(Peer => "/run/docker/plugins/csi.sock") or die "no agent: $!";
 print $s "POST /$ARGV[0] HTTP/1.0\r\nContent-Length: " . length($ARGV[1]) . "\r\n\r\n$ARGV[1]";
 $s->flush; local $/; my $answer = <$s>; $answer =~ s/^.*?\r\n\r\n//s; print $answer;
 `
 
-// says sends a request to the agent as a container runtime would, through the socket that systemd
-// opened. It returns the answer.
+// says sends a request to the agent in the same way as a container runtime, through the socket that
+// systemd opened. It returns the answer.
 func (p *packageGuest) says(runtime, method string, q map[string]any) (answer map[string]any) {
 	p.t.Helper()
 	raw, err := json.Marshal(q)
@@ -31,9 +31,9 @@ func (p *packageGuest) says(runtime, method string, q map[string]any) (answer ma
 	return answer
 }
 
-// testVolumes checks the packaged agent as a volume plugin of container runtimes. Despite the
+// testVolumes checks the packaged agent as a volume plugin of container runtimes. In spite of the
 // restrictions of its service, the agent must identify its caller and mount volumes. It must also
-// read the mount namespace of a container that has more privileges than the agent.
+// be able to read the mount namespace of a container that has more privileges than the agent.
 func (p *packageGuest) testVolumes() {
 	p.run("mkdir", "-p", "/opt")
 	p.write("opt/words.pl", runtimeWords)
@@ -82,8 +82,8 @@ echo "$*" >>/run/docker-args
 	p.untouched("volumes of docker's")
 }
 
-// later waits until cond returns true. It waits longer than await, because the agent makes some
-// checks only every half minute.
+// later waits until cond returns true. It waits longer than await, because the agent runs some
+// checks only every 30 seconds.
 func (p *packageGuest) later(what string, cond func() bool) {
 	p.t.Helper()
 	for end := time.Now().Add(300 * time.Second); !cond(); time.Sleep(200 * time.Millisecond) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPackageVersion checks that dpkg sorts the versions of packages by the order of their commits.
-// The script derives the versions from the output of git describe.
+// TestPackageVersion checks the package versions that the script derives from the output of git
+// describe. dpkg must sort these versions in the order of the commits.
 func TestPackageVersion(t *testing.T) {
 	const function = `eval "$(sed -n '/^package_version()/,/^}/p' ../../../../scripts/package)"; SOURCE_DATE_EPOCH=$1; package_version "$2"`
 	last := ""
@@ -44,9 +44,9 @@ func TestPackageVersion(t *testing.T) {
 	}
 }
 
-// TestPackageGuards checks the script that records guarded mount points when the package is
-// removed. A purge must make these mount points writable again. The script reads them from the
-// output of `volagent inspect --json`.
+// TestPackageGuards checks the script that runs when the package is removed. The script reads the
+// output of `volagent inspect --json` and records the guarded own directories. A later purge must
+// make these directories writable again.
 func TestPackageGuards(t *testing.T) {
 	const printed = `{
   "volumes": [

@@ -18,8 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestPackage checks the Debian package: installation, upgrade, refused operations, removal and
-// purge. All parts use the same guest and run in this order.
+// TestPackage checks the installation, upgrade, removal and purge of the Debian package, and the
+// operations that the package must refuse. All subtests use the same guest and run in this order.
 func TestPackage(t *testing.T) {
 	t.Parallel()
 	first, plugin := installable(t)
@@ -59,12 +59,13 @@ func TestPackage(t *testing.T) {
 		{"purge", (*packageGuest).testPurge},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { p.guest = g.on(t); part.run(p) }) {
-			return // the next test needs the state that this test should have left
+			return // after a failure, the next subtest would start in a wrong state
 		}
 	}
 }
 
-// packaged builds packages of the given version in a directory. It returns their paths by format.
+// packaged builds packages of the given version in the directory dir. It returns the paths of the
+// packages by format.
 func packaged(t testing.TB, dir, source, version string, umask int, formats ...string) map[string]string {
 	t.Helper()
 	cmd := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`umask %04o; exec "$0" "$@"`, umask), source + "/scripts/package", dir, version}, formats...)...)
@@ -83,8 +84,8 @@ func packaged(t testing.TB, dir, source, version string, umask int, formats ...s
 	return paths
 }
 
-// testReproducible checks that the same source produces the same packages in another directory,
-// with other file times and modes.
+// testReproducible checks that the same source always produces the same packages, even in another
+// directory and with other file times and modes.
 func testReproducible(t *testing.T, first map[string]string) {
 	copied := t.TempDir()
 	entries, err := os.ReadDir("../../../..")
@@ -158,9 +159,9 @@ var packageFiles = map[string]string{
 	"/usr/share/doc/volagent/examples/prometheus/volagent.rules.yaml":  "-rw-r--r--",
 }
 
-// testPackageFiles checks that both packages contain the same files and scripts. All files belong
-// to root and have the time of the source. An upgrade keeps configuration files that the
-// administrator changed.
+// testPackageFiles checks that both packages contain the same files and scripts. All files must
+// belong to root and have the time of the source. An upgrade must keep configuration files that the
+// administrator has changed.
 func testPackageFiles(t *testing.T, paths map[string]string) {
 	listed := map[string]string{"deb": output(t, "dpkg-deb", "-c", paths["deb"])}
 	conffiles := map[string]string{"deb": output(t, "dpkg-deb", "-I", paths["deb"], "conffiles")}
@@ -178,14 +179,15 @@ func testPackageFiles(t *testing.T, paths map[string]string) {
 		if strip := strings.NewReplacer("\n", ""); strip.Replace(scripts["rpm"]) != strip.Replace(scripts["deb"]) {
 			t.Errorf("the scripts of the rpm are\n%s\nand those of the deb\n%s", scripts["rpm"], scripts["deb"])
 		}
-		if bad := query("--qf", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"); strings.Count(bad, "cn /etc/") != 2 { // "cn" stands for config and noreplace
+		// rpm prints "cn" for %config(noreplace).
+		if bad := query("--qf", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"); strings.Count(bad, "cn /etc/") != 2 {
 			t.Errorf("the flags of the rpm's files:\n%s", bad)
 		}
 	} else {
 		t.Log("no rpm here; scripts/setup test installs it")
 	}
 	for format, list := range listed {
-		has := map[string]string{} // maps the name of each file to its mode
+		has := map[string]string{} // mode by file name
 		for line := range strings.Lines(list) {
 			if !strings.Contains(line, " root/root ") || !strings.Contains(line, "2023") {
 				t.Errorf("%s: %s", format, line)
@@ -217,12 +219,12 @@ func output(t testing.TB, args ...string) string {
 	return string(out)
 }
 
-// packageGuest is the guest of TestPackage, with the expected processes, mounts and writers of its
-// volumes.
+// packageGuest is the guest of TestPackage. It also contains the processes, mounts and writing
+// services that must remain unchanged.
 type packageGuest struct {
 	*guest
 	writers []*scribe
-	plugins map[string]string // maps each plugin to its process id
+	plugins map[string]string // pids by plugin id
 	mounts  string
 }
 
@@ -232,14 +234,14 @@ func (p *packageGuest) agentPID() string {
 	return p.run("systemctl", "show", "-p", "MainPID", "--value", "volagent")
 }
 
-// volumeMounts returns the mounts of volumes in the mount table of process 1.
+// volumeMounts returns the lines for volumes in the guest's mount table.
 func (p *packageGuest) volumeMounts() string {
 	p.t.Helper()
 	return p.run("grep", "-E", "/var/lib/volagent/csi/| /srv/line ", "/proc/1/mountinfo")
 }
 
-// untouched asserts that all plugin processes still run, all mounts are unchanged, and all writers
-// continue.
+// untouched asserts that all plugin processes still run, that no mount has changed, and that all
+// services continue to write.
 func (p *packageGuest) untouched(after string) {
 	p.t.Helper()
 	for id, was := range p.plugins {
@@ -255,7 +257,7 @@ func (p *packageGuest) untouched(after string) {
 	}
 }
 
-// on returns the scribe for use in another part of the test.
+// on returns a copy of the scribe that reports failures to the given guest's subtest.
 func (l *scribe) on(g *guest) *scribe { return &scribe{g: g, unit: l.unit, file: l.file} }
 
 func (p *packageGuest) testInstall() {
@@ -282,7 +284,7 @@ func (p *packageGuest) testInstall() {
 				p.t.Errorf("the page of %s is\n%s", page, text)
 			}
 		}
-		// This page only refers to another page, which groff alone cannot find.
+		// Skip this page, because it only includes another page that groff alone does not find.
 		pages = slices.DeleteFunc(pages, func(page string) bool { return filepath.Base(page) == "umount.csi.8.gz" })
 		said, err := exec.Command("sh", append([]string{"-c", `zcat "$@" | groff -man -Kutf8 -Tutf8 -ww -z`, "sh"}, pages...)...).CombinedOutput()
 		if err != nil || len(said) > 0 {
@@ -291,8 +293,8 @@ func (p *packageGuest) testInstall() {
 	}
 }
 
-// testSandbox checks that systemd restricts the agent but not its plugins. The mounts of a
-// directory, of a disk image and of a FUSE file system must all exist in the host's mount
+// testSandbox checks that systemd restricts the agent but not the plugins. The mounts of a
+// directory, of a disk image and of a FUSE file system must all be visible in the host's mount
 // namespace.
 func (p *packageGuest) testSandbox() {
 	env, err := csitest.Config{Base: "/var/lib/fuse", DriverName: "fuse.example.com", AnyVolume: true, Stage: true, Fuse: true}.Environment()
@@ -338,8 +340,9 @@ func (p *packageGuest) restrictions(pid string) string {
 	return p.run("grep", "-E", "^(NoNewPrivs|Seccomp|CapBnd):", "/proc/"+pid+"/status")
 }
 
-// testOutside checks the commands of a container runtime that the agent runs. The commands do not
-// inherit the agent's restrictions, their output reaches the agent, and they end with the agent.
+// testOutside checks the container runtime's commands that the agent runs. These commands run
+// without the agent's restrictions, the agent receives their output, and they end when the agent
+// ends.
 func (p *packageGuest) testOutside() {
 	p.write("usr/bin/podman", `#!/bin/sh
 grep -E '^(NoNewPrivs|Seccomp|CapBnd):' /proc/self/status >/run/podman-status
@@ -372,11 +375,11 @@ esac
 	p.run("rm", "/usr/bin/podman")
 }
 
-// testUpgrade checks that an upgrade replaces the agent and leaves plugins, mounts and writers
-// untouched.
+// testUpgrade checks that an upgrade replaces the agent, but neither the plugins nor the mounts,
+// and that all services continue to write.
 func (p *packageGuest) testUpgrade() {
 	was := p.agentPID()
-	p.run("dpkg", "--unpack", "/root/2.deb") // simulate a power failure after the unpacking
+	p.run("dpkg", "--unpack", "/root/2.deb") // the state after a power failure during an upgrade
 	if pid := p.agentPID(); pid != was {
 		p.t.Errorf("half of an upgrade made process %s of %s", pid, was)
 	}
@@ -390,7 +393,7 @@ func (p *packageGuest) testUpgrade() {
 		}
 	}
 	p.untouched("an upgrade")
-	// Disable the service, as an administrator may do, and then downgrade.
+	// Disable the service and install the older version, as an administrator may do.
 	p.run("systemctl", "disable", "--now", "--quiet", "volagent.service")
 	p.run("dpkg", "-i", "/root/1.deb")
 	if r := p.try("systemctl", "is-enabled", "volagent.service"); strings.TrimSpace(r.Out) != "disabled" || p.agentPID() != "0" {
@@ -401,7 +404,7 @@ func (p *packageGuest) testUpgrade() {
 		p.t.Errorf("after a downgrade version %q runs", v)
 	}
 	p.untouched("a downgrade with no agent")
-	// rpm runs the script of the new package before the scripts of the old package.
+	// Unlike dpkg, rpm runs the script of the new package before the scripts of the old package.
 	was = p.agentPID()
 	for _, script := range []string{"postinst 2", "prerm 1", "postrm 1"} {
 		name, count, _ := strings.Cut(script, " ")
@@ -413,8 +416,8 @@ func (p *packageGuest) testUpgrade() {
 	p.untouched("rpm's upgrade")
 }
 
-// testBadConfig checks that an upgrade does not stop the running agent if the new agent could not
-// start.
+// testBadConfig checks an upgrade with an invalid configuration, with which the new agent could not
+// start. The upgrade must not stop the running agent.
 func (p *packageGuest) testBadConfig() {
 	good, was := p.run("cat", "/etc/volagent/volagent.yaml"), p.agentPID()
 	p.write("etc/volagent/volagent.yaml", good+"\nno_such_key: 1\n")
@@ -422,7 +425,7 @@ func (p *packageGuest) testBadConfig() {
 	if r.Code != 0 || !strings.Contains(r.Err, `unknown key "no_such_key"`) || !strings.Contains(r.Err, "systemctl restart volagent") || p.agentPID() != was {
 		p.t.Errorf("exit %d, process %s, which was %s\n%s%s", r.Code, p.agentPID(), was, r.Out, r.Err)
 	}
-	// A removal must find volumes in use even if the configuration is invalid.
+	// A removal must detect volumes in use even if the configuration is invalid.
 	if r := p.try("dpkg", "-r", "volagent"); r.Code == 0 || !strings.Contains(r.Err, `volume "line" is claimed by "srv-line.mount"`) {
 		p.t.Errorf("removal: exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
@@ -431,7 +434,7 @@ func (p *packageGuest) testBadConfig() {
 }
 
 // testRefused checks that neither dpkg nor rpm removes the package while volumes are in use, even
-// if the agent does not run. All processes continue to run.
+// if the agent is not running. All processes must continue to run.
 func (p *packageGuest) testRefused() {
 	was := p.agentPID()
 	refused := func(args ...string) {
@@ -446,7 +449,7 @@ func (p *packageGuest) testRefused() {
 	}
 	refused("dpkg", "-r", "volagent")
 	refused("dpkg", "-P", "volagent")
-	refused("sh", "/var/lib/dpkg/info/volagent.prerm", "0") // rpm calls the script with this argument
+	refused("sh", "/var/lib/dpkg/info/volagent.prerm", "0") // rpm passes 0
 	if s := p.run("dpkg-query", "-W", "-f", "${Status}", "volagent"); s != "install ok installed" && s != "deinstall ok installed" && s != "purge ok installed" {
 		p.t.Errorf("the package is %q", s)
 	}
@@ -463,8 +466,8 @@ func (p *packageGuest) testRefused() {
 	}
 }
 
-// testForced checks that a forced removal removes only the agent. After a new installation the
-// agent finds all plugins and mounts unchanged.
+// testForced checks that a forced removal removes only the agent. After the package is installed
+// again, the agent must find all plugins and mounts unchanged.
 func (p *packageGuest) testForced() {
 	p.run("env", "VOLAGENT_FORCE_REMOVE=1", "dpkg", "-r", "volagent")
 	if pid := p.agentPID(); pid != "" && pid != "0" {
@@ -486,8 +489,8 @@ func (p *packageGuest) testForced() {
 	p.untouched("a new installation")
 }
 
-// testRemove checks that a removal without volumes in use stops all processes. After the next
-// installation the agent still knows all volumes.
+// testRemove removes the package while no volume is in use, which must stop all processes. After
+// the package is installed again, the agent must still know all volumes.
 func (p *packageGuest) testRemove() {
 	for _, w := range p.writers {
 		p.run("systemctl", "stop", w.unit)
@@ -495,7 +498,7 @@ func (p *packageGuest) testRemove() {
 	for _, v := range []string{"dir", "image", "fusevol"} {
 		p.run("volctl", "volume", "detach", v, "a")
 	}
-	// A volume that systemd mounted because of /etc/fstab counts as in use.
+	// A volume that systemd mounted for /etc/fstab counts as in use.
 	if r := p.try("dpkg", "-r", "volagent"); r.Code == 0 || !strings.Contains(r.Err, `volume "line" is claimed by "srv-line.mount"`) || strings.Contains(r.Err, "fusevol") {
 		p.t.Errorf("removal under a mount of /etc/fstab: exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
@@ -508,7 +511,7 @@ func (p *packageGuest) testRemove() {
 	}
 	p.run("dpkg", "-i", "/root/2.deb")
 	p.run("systemctl", "is-enabled", "volagent.service")
-	for id := range p.plugins { // after a new installation the plugins run again
+	for id := range p.plugins { // the new installation must start all plugins
 		p.ready(id)
 	}
 	if v := p.run("volctl", "volume", "list", "-q"); v != "dir\nfusevol\nimage\nline" {
@@ -516,7 +519,7 @@ func (p *packageGuest) testRemove() {
 	}
 }
 
-// gone asserts that no process, mount or unit of the agent and its plugins remains.
+// gone asserts that no process, mount or unit of the agent and of its plugins remains.
 func (p *packageGuest) gone() {
 	p.t.Helper()
 	if r := p.try("pidof", "volagent", "csitest"); r.Out != "" {
@@ -530,10 +533,9 @@ func (p *packageGuest) gone() {
 	}
 }
 
-// testPurge checks that a purge removes exactly the agent's own files and keeps the data of
-// volumes.
+// testPurge checks that a purge removes all files of the agent but keeps the data of the volumes.
 func (p *packageGuest) testPurge() {
-	// The plugins must end although no agent runs that could stop them.
+	// Stop the agent first. The removal must end the plugins without it.
 	p.run("sh", "-c", "systemctl stop volagent.service $(cd /usr/lib/systemd/system && ls | grep '^volagent.*[.]socket$')")
 	p.run("dpkg", "-r", "volagent")
 	p.run("mkdir", "-p", "/var/lib/volagent/csi/strange")

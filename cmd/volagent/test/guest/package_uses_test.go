@@ -2,8 +2,8 @@ package guest_test
 
 import "strings"
 
-// testUses runs operations that need special capabilities, devices or system calls. It checks that
-// the restrictions of the packaged service allow all of them.
+// testUses runs operations that need special capabilities, devices or system calls. The
+// restrictions of the packaged service must allow all of these operations.
 func (p *packageGuest) testUses() {
 	create := func(id string, more ...string) {
 		p.t.Helper()
@@ -19,7 +19,7 @@ func (p *packageGuest) testUses() {
 	if s := p.run("sh", "-c", `echo words | dd of="$0" conv=notrunc 2>/dev/null && head -c 5 "$0"`, path); s != "words" {
 		p.t.Errorf("the block device reads %q", s)
 	}
-	// The error must name the process that has the device open, even if that process belongs to
+	// The error must name the process that has the device open, even if the process belongs to
 	// another user.
 	p.run("systemd-run", "--quiet", "--unit=opener", "sh", "-c", `exec 3<"$0"; exec sleep 7777`, path)
 	p.await("the holder", func() bool {
@@ -31,7 +31,7 @@ func (p *packageGuest) testUses() {
 	p.run("systemctl", "stop", "opener")
 	p.run("volctl", "wait", "--volume", "raw", "--for", "free", "--timeout", "60s")
 
-	// Accept this one failure, because the test machine itself may withhold the capability.
+	// The expansion may fail in this way, because the test machine itself may lack the capability.
 	if r := p.try("volctl", "volume", "expand", "image", "48MiB"); r.Code != 0 && !strings.Contains(r.Err, "the driver lacks CAP_SYS_RESOURCE") {
 		p.t.Errorf("expand: exit %d\n%s", r.Code, r.Err)
 	}
@@ -41,7 +41,7 @@ func (p *packageGuest) testUses() {
 	}
 
 	p.run("volctl", "state", "backup", "/root/backup")
-	// Send a request as docker does.
+	// This script sends a request in the same way as docker.
 	const ask = `use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new("/run/docker/plugins/csi.sock") or die $!;
 		print $s "POST /VolumeDriver.Get HTTP/1.0\r\nContent-Length: 15\r\n\r\n{\"Name\":\"line\"}"; print <$s>`
 	if out := p.run("perl", "-e", ask); !strings.Contains(out, `docker has no volume \"line\" here`) {
@@ -52,8 +52,8 @@ func (p *packageGuest) testUses() {
 	}
 }
 
-// testScraped checks metrics_address in the packaged service. The restrictions of the service do
-// not allow the agent itself to open a TCP socket. If the agent cannot serve the metrics, the
+// testScraped checks the setting metrics_address in the packaged service. The restrictions of the
+// service do not allow the agent to open a TCP socket. If the agent cannot serve metrics, the
 // status shows the reason.
 func (p *packageGuest) testScraped() {
 	good := p.run("cat", "/etc/volagent/volagent.yaml")

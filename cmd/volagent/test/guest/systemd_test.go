@@ -14,8 +14,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestSystemd runs the agent as a service of a real systemd, with plugins as units and as commands.
-// All parts use the same guest and run in this order.
+// TestSystemd runs the agent as a service of a real systemd. Some plugins are systemd units, and
+// the others are commands that the agent runs. All subtests use the same guest and run in this
+// order.
 func TestSystemd(t *testing.T) {
 	t.Parallel()
 	next := filepath.Join(t.TempDir(), "volagent")
@@ -45,25 +46,25 @@ func TestSystemd(t *testing.T) {
 		{"storm", (*guest).testStorm},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(g.on(t)) }) {
-			return // the next test needs the state that this test should have left
+			return // after a failure, the next subtest would start in a wrong state
 		}
 	}
 }
 
-// on returns the guest for one part of the test.
+// on returns a copy of the guest that reports failures to the given subtest.
 func (g *guest) on(t testing.TB) *guest {
 	part := *g
 	part.t = t
 	return &part
 }
 
-// runs is the expected number of plugin processes, one for each plugin.
+// runs is the number of plugin processes in the guest if every plugin has exactly one process.
 const runs = 5
 
 // theSecret is a secret that no ordinary user of the guest may read.
 const theSecret = "s3cret-of-the-exec-plugin"
 
-// install writes units and plugin files to the guest's tree.
+// install writes the units and plugin files of TestSystemd to the guest's disk.
 func install(t testing.TB, tree string) {
 	write := func(path, text string) {
 		t.Helper()
@@ -99,13 +100,13 @@ func install(t testing.TB, tree string) {
 	write("etc/volagent/plugins.d/cmd.yaml", fmt.Sprintf("id: cmd\nexec:\n  command: [/usr/bin/csitest, 'a $HOME %%i']\n  env:\n    CSITEST_CONFIG: '%s'\n    TOKEN: {file: /etc/token}\n",
 		strings.TrimPrefix(config("cmd", true), "CSITEST_CONFIG=")))
 	write("etc/token", theSecret)
-	// The shell starts a child that serves nothing, and then becomes the plugin.
+	// The shell starts a background process that outlives the plugin, and then becomes the plugin.
 	write("etc/volagent/plugins.d/brood.yaml", fmt.Sprintf("id: brood\nexec:\n  command: [sh, -c, 'sleep 7777 & exec /usr/bin/csitest']\n  env:\n    CSITEST_CONFIG: '%s'\n",
 		strings.TrimPrefix(config("brood", false), "CSITEST_CONFIG=")))
 }
 
 // testAgent checks that the plugin processes survive when the agent is killed, stopped or replaced.
-// Processes that write to the volumes must continue, even if the plugin itself serves the mounts.
+// All services must continue to write, even if the plugin process itself serves the mounts.
 func (g *guest) testAgent(next string) {
 	loads := []*scribe{}
 	pids := map[string]string{}
@@ -123,7 +124,8 @@ func (g *guest) testAgent(next string) {
 		for _, l := range loads {
 			l.goesOn()
 		}
-		if n := len(strings.Fields(g.run("pidof", "csitest"))); n != runs { // each plugin runs only once
+		// Each plugin must have only one process.
+		if n := len(strings.Fields(g.run("pidof", "csitest"))); n != runs {
 			g.t.Errorf("after %s: %d plugins run", after, n)
 		}
 	}
@@ -146,8 +148,8 @@ func (g *guest) testAgent(next string) {
 		g.t.Errorf("after the upgrade version %q runs", v)
 	}
 	same("an upgrade")
-	// A drop-in changes how systemd stops the agent's own processes. The plugins must survive
-	// nevertheless.
+	// This drop-in makes systemd stop all processes in the agent's control group. The plugins must
+	// survive nevertheless.
 	g.run("mkdir", "-p", "/run/systemd/system/volagent.service.d")
 	g.write("run/systemd/system/volagent.service.d/kill.conf", "[Service]\nKillMode=control-group\n")
 	g.run("systemctl", "daemon-reload")
@@ -163,9 +165,9 @@ func (g *guest) testAgent(next string) {
 	}
 }
 
-// testExec checks that a plugin's command runs as its own systemd service. The properties of this
-// service must not reveal secrets. The agent must supervise the service like a process that it
-// started itself.
+// testExec checks that a plugin's command runs as a systemd service of its own. The properties of
+// the service must not reveal secrets. The agent must supervise the service like a process that the
+// agent started itself.
 func (g *guest) testExec() {
 	pid := g.ready("cmd")
 	group := g.cgroup(pid)
@@ -188,8 +190,8 @@ func (g *guest) testExec() {
 			g.t.Errorf("%v: exit %d: %s%s", args, r.Code, r.Out, r.Err)
 		}
 	}
-	// The agent notices and reports the end of the plugin's process. The next process runs in
-	// another service.
+	// The agent must report how the plugin's process ended, and start the next process in another
+	// service.
 	g.run("systemctl", "kill", "--kill-whom=main", "-s", "SEGV", unit)
 	g.await("another process", func() bool { now := g.plugin("cmd", "pid"); return now != "" && now != pid })
 	if exit := g.plugin("cmd", "last_exit"); !strings.Contains(exit, "SIGSEGV") && !strings.Contains(exit, "exited with status 2") {
@@ -205,8 +207,8 @@ func (g *guest) testExec() {
 	})
 	g.run("volctl", "plugin", "start", "cmd")
 
-	// This plugin's process has a child process. The child must survive the plugin, because such a
-	// child may serve a mount.
+	// A background process of the plugin may serve a mount, so this process must survive a restart
+	// of the plugin.
 	pid = g.ready("brood")
 	group = g.cgroup(pid)
 	g.run("volctl", "plugin", "restart", "brood")
@@ -218,9 +220,9 @@ func (g *guest) testExec() {
 	}
 }
 
-// testKilledInStart kills the agent while it starts a service. The next agent must find this
-// service and must not start a second one. The kills happen at different times, so that the first
-// agent has completed a different part of the start each time.
+// testKilledInStart kills the agent while the agent starts a service for a plugin. The next agent
+// must find this service and must not start a second one. The test repeats the kill with different
+// delays, so that it interrupts the start at different moments.
 func (g *guest) testKilledInStart() {
 	g.run("mkdir", "-p", "/run/systemd/system/volagent.service.d")
 	g.write("run/systemd/system/volagent.service.d/soon.conf", "[Service]\nRestartSec=50ms\n")
@@ -241,8 +243,9 @@ func (g *guest) testKilledInStart() {
 }
 
 // testUnit checks plugins that are systemd units. If systemd restarts a unit, the agent does not
-// interfere. If systemd leaves a unit down, the agent starts it. The agent counts both as restarts.
-// A stopped plugin stays stopped, and a plugin restart is a new invocation of the unit.
+// interfere. If systemd does not restart a unit, the agent starts it. The agent counts a restart in
+// both cases. A stopped plugin stays stopped, and `volctl plugin restart` starts a new process of
+// the unit.
 func (g *guest) testUnit() {
 	for id, words := range map[string]string{"again": "csi-again.service, for the 1st time", "once": "killed by signal 9 (SIGKILL)"} {
 		pid, restarts := g.ready(id), g.restarts(id)
@@ -282,8 +285,8 @@ func (g *guest) testUnit() {
 	}
 }
 
-// testMissed pauses the agent with SIGSTOP while systemd restarts a unit. After SIGCONT the agent
-// must notice the restart.
+// testMissed suspends the agent while systemd restarts a unit. When the agent runs again, it must
+// notice the restart.
 func (g *guest) testMissed() {
 	pid, restarts := g.plugin("again", "pid"), g.restarts("again")
 	g.run("systemctl", "kill", "--kill-whom=main", "-s", "STOP", "volagent")
@@ -307,11 +310,12 @@ func (g *guest) restarts(id string) int {
 	return n
 }
 
-// testBadUnits checks that the agent reports each problem of a unit with its fix.
+// testBadUnits checks that the agent reports each problem of a plugin's unit and its fix.
 func (g *guest) testBadUnits() {
 	g.run("systemctl", "mask", "csi-masked.service")
-	// Each new plugin makes the agent retry the earlier ones, and each retry makes the next delay
-	// longer. The unit that the test repairs later is the last one, so its delay is still short.
+	// Each new plugin makes the agent retry the earlier plugins, and each failed retry makes the
+	// next delay longer. The unit that the test later repairs is the last in this list, so its
+	// delay is still short.
 	bad := []struct{ id, unit, words string }{
 		{"masked", "", "systemctl unmask csi-masked.service"},
 		{"oneshot", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n", "(Type=oneshot) has no main process"},
@@ -341,7 +345,7 @@ func (g *guest) testBadUnits() {
 	if log := g.plugin("limit", "last_log"); !strings.Contains(log, "Start request repeated too quickly") {
 		g.t.Errorf("the last it logged is %q", log)
 	}
-	// The agent finds a repaired unit without a command.
+	// The agent must notice the repaired unit without a command.
 	g.run("systemctl", "unmask", "csi-masked.service")
 	g.write("etc/systemd/system/csi-absent.service", "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n")
 	g.run("systemctl", "daemon-reload")
@@ -352,12 +356,12 @@ func (g *guest) testBadUnits() {
 	g.await("the last of them to go", func() bool { return g.try("volctl", "plugin", "status", "deaf").Code != 0 })
 }
 
-// stormKills is the number of times that testStorm kills a process in a row.
+// stormKills is the number of times that testStorm kills a process.
 const stormKills = 50
 
-// testStorm kills a unit's process fifty times in a row. systemd must restart the process fifty
-// times, and the agent must count and report each restart. Processes that write to the volume must
-// continue.
+// testStorm kills the process of a unit repeatedly. systemd must restart the process each time, and
+// the agent must count and report each restart. All services must continue to write to their
+// volumes.
 func (g *guest) testStorm() {
 	g.ready("again")
 	l, restarts := g.claim("again", "v-storm"), g.restarts("again")

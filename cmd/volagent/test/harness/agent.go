@@ -59,8 +59,8 @@ func (h *Host) Kill() {
 	}
 }
 
-// WhileFrozen stops the agent while do runs, so that the agent sees either all effects of do or
-// none. Otherwise the agent could see a part of them when it checks the volume after its last step.
+// WhileFrozen suspends the agent while the function do runs. When the agent continues, it sees all
+// effects of do at once. Otherwise the agent could see only some of the effects.
 func WhileFrozen(h *Host, do func()) {
 	h.T.Helper()
 	agent := h.Cmd.Process
@@ -83,7 +83,7 @@ func (h *Host) CheckDB() {
 	}
 }
 
-// PluginPID returns the process id of a plugin, or 0 if the plugin has no process.
+// PluginPID returns the pid of a plugin, or 0 if the plugin has no process.
 func (h *Host) PluginPID(id string) int {
 	h.T.Helper()
 	pid, err := strconv.Atoi(h.Volctl("plugin", "status", id, "-o", "go-template={{.pid}}"))
@@ -93,7 +93,8 @@ func (h *Host) PluginPID(id string) int {
 	return pid
 }
 
-// PluginPIDs returns the pids of this host's plugins whose environment contains all given texts.
+// PluginPIDs returns the pids of all plugin processes of this host whose environment contains all
+// given texts.
 func (h *Host) PluginPIDs(more ...string) (pids []int) {
 	h.T.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -111,10 +112,10 @@ func (h *Host) PluginPIDs(more ...string) (pids []int) {
 	return pids
 }
 
-// StopPlugins kills all plugin processes whose socket is below this host's directory.
+// StopPlugins kills all plugin processes of this host.
 func (h *Host) StopPlugins() {
 	for _, pid := range h.PluginPIDs() {
-		_ = syscall.Kill(pid, syscall.SIGCONT) // the process may have ended
+		_ = syscall.Kill(pid, syscall.SIGCONT) // Kill fails if the process has already ended
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 		h.Await("the plugin's end", func() bool { return ProcessEnded(pid) })
 	}

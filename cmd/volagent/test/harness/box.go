@@ -20,20 +20,22 @@ import (
 	"time"
 )
 
-// The tests build these images. One contains the recording plugin, and the other contains a shell.
+// The tests build these container images. PluginImage contains the recording plugin, and ShellImage
+// contains a shell.
 const (
 	PluginImage = "localhost/volagent-test-plugin:1"
 	ShellImage  = "localhost/volagent-test-shell:1"
 )
 
-// Box is a container runtime that belongs to the tests: podman with its own storage, or a docker
-// daemon in the tests' mount namespace. It neither uses nor changes the host's own runtimes.
+// Box is a container runtime that only the tests use. It is either podman with its own storage, or
+// a docker daemon in the tests' mount namespace. A box neither uses nor changes the host's own
+// runtimes.
 type Box struct {
 	Name     string // "podman" or "docker"
 	Dir      string
 	Env      []string
-	Plain    bool     // the tests run no plugin in this runtime
-	MoreArgs []string // additional arguments of the daemon
+	Plain    bool     // the box has no image of the recording plugin
+	MoreArgs []string // additional arguments of dockerd
 	Daemon   *exec.Cmd
 }
 
@@ -42,7 +44,7 @@ var (
 	boxesMu sync.Mutex
 )
 
-// SharedBox returns the box of the runtime with the given name. All tests share this box.
+// SharedBox returns the box that all tests share for the given runtime. The first call starts it.
 func SharedBox(t testing.TB, name string) *Box {
 	t.Helper()
 	boxesMu.Lock()
@@ -57,7 +59,7 @@ func SharedBox(t testing.TB, name string) *Box {
 	return boxes[name]
 }
 
-// stopBoxes stops the boxes that SharedBox made.
+// stopBoxes stops the boxes that SharedBox has started.
 func stopBoxes() (err error) {
 	for _, r := range boxes {
 		err = errors.Join(err, r.stop())
@@ -65,7 +67,7 @@ func stopBoxes() (err error) {
 	return errors.Join(err, hidePlugins())
 }
 
-// OwnBox makes a box that only one test uses.
+// OwnBox starts a box that only one test uses.
 func OwnBox(t testing.TB, r *Box) *Box {
 	t.Helper()
 	if _, err := makeBox(r); err != nil {
@@ -79,7 +81,7 @@ func OwnBox(t testing.TB, r *Box) *Box {
 	return r
 }
 
-// makeBox starts a runtime and creates the images of the tests.
+// makeBox starts the container runtime of a box and builds the images for the tests.
 func makeBox(r *Box) (_ *Box, err error) {
 	if r.Dir, err = os.MkdirTemp("", "vr"); err != nil {
 		return nil, err
@@ -89,8 +91,8 @@ func makeBox(r *Box) (_ *Box, err error) {
 			err = errors.Join(err, r.stop())
 		}
 	}()
-	// The root user of a container may be another user on the host. That user must be able to enter
-	// the directory.
+	// The root user of a container may be an unprivileged user on the host. This user must be able
+	// to enter the directory.
 	if err := errors.Join(os.Chmod(r.Dir, 0o711), r.writeFiles()); err != nil {
 		return nil, err
 	}
@@ -114,8 +116,9 @@ func makeBox(r *Box) (_ *Box, err error) {
 		r.image(ShellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`))
 }
 
-// staticSelf returns the path of a test binary that needs no shared library. If this binary was
-// built with cgo, as for the race detector, staticSelf builds another one.
+// staticSelf returns the path of a statically linked build of the test binary. If the running
+// binary needs shared libraries, for example because of the race detector, staticSelf builds a
+// static one.
 func staticSelf() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -138,8 +141,8 @@ func staticSelf() (string, error) {
 	return static, nil
 }
 
-// writeFiles writes the runtime's configuration files, which select the OCI runtime and the
-// directories.
+// writeFiles writes the runtime's configuration files. These files select the OCI runtime and the
+// box's directories.
 func (r *Box) writeFiles() error {
 	const conf = `[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
@@ -155,8 +158,8 @@ driver = "overlay"
 runroot = "%[1]s/run"
 graphroot = "%[1]s/data"
 `
-	// Docker gives all existing capabilities to a privileged container. On a machine where even
-	// root lacks CAP_SYS_RESOURCE, the container must start without this capability.
+	// Docker gives all capabilities to a privileged container. On some machines even root lacks
+	// CAP_SYS_RESOURCE. On such a machine this wrapper removes the capability from the container.
 	const oci = `#!/bin/sh
 prev=
 for arg
@@ -178,7 +181,7 @@ exec runc "$@"
 		os.WriteFile(filepath.Join(r.Dir, "oci"), []byte(oci), 0o755))
 }
 
-// StartDaemon starts dockerd and waits until dockerd answers.
+// StartDaemon starts dockerd and waits until it answers.
 func (r *Box) StartDaemon() error {
 	log, err := os.OpenFile(filepath.Join(r.Dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
@@ -193,10 +196,11 @@ func (r *Box) StartDaemon() error {
 		args = append(args, "--add-runtime", "less="+r.Dir+"/oci", "--default-runtime", "less")
 	}
 	for end := time.Now().Add(200 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		// On a busy host, dockerd may end because its containerd did not start in time.
+		// Start dockerd, or start it again if it has ended. On a busy host it ends if its
+		// containerd does not start in time.
 		if r.Daemon == nil || ProcessEnded(r.Daemon.Process.Pid) {
 			if r.Daemon != nil {
-				_ = r.Daemon.Wait() // dockerd's own log shows why it ended
+				_ = r.Daemon.Wait() // dockerd has logged why it ended
 				r.Daemon = nil
 			}
 			if err := r.forgetContainerd(); err != nil {
@@ -220,8 +224,8 @@ func (r *Box) StartDaemon() error {
 	}
 }
 
-// forgetContainerd removes the pid file of a containerd that was killed and is still a zombie.
-// Otherwise dockerd would regard the zombie as a running process.
+// forgetContainerd removes the pid file of a containerd that has been killed. If the process still
+// exists as a zombie, dockerd would treat it as running.
 func (r *Box) forgetContainerd() error {
 	file := filepath.Join(r.Dir, "exec", "containerd", "containerd.pid")
 	raw, err := os.ReadFile(file)
@@ -250,7 +254,7 @@ func lacksResource() bool {
 	return err == nil && set&(1<<24) == 0
 }
 
-// image creates an image that contains one program.
+// image builds an image that contains only one program.
 func (r *Box) image(name, program, as, entrypoint string) error {
 	cmd := r.Command("import", "--change", "ENTRYPOINT "+entrypoint, "-", name)
 	in, err := cmd.StdinPipe()
@@ -269,7 +273,7 @@ func (r *Box) image(name, program, as, entrypoint string) error {
 	return nil
 }
 
-// writeTar writes the file tree of an image with one program as a tar archive.
+// writeTar writes a tar archive with the file tree of an image that contains only one program.
 func writeTar(to io.Writer, program, as string) error {
 	f, err := os.Open(program)
 	if err != nil {
@@ -293,16 +297,16 @@ func writeTar(to io.Writer, program, as string) error {
 	return errors.Join(err, w.Close())
 }
 
-// Command prepares a command of the runtime.
+// Command returns an exec.Cmd for a command of the container runtime.
 func (r *Box) Command(args ...string) *exec.Cmd {
 	cmd := exec.Command(r.Name, args...)
 	cmd.Env = append(os.Environ(), r.Env...)
 	return cmd
 }
 
-// Run runs a command of the runtime and returns its standard output. If the command fails, Run
-// appends the error output. It omits warnings of a successful command, because podman prints some
-// while a volume plugin does not run.
+// Run runs a command of the container runtime and returns its standard output. If the command
+// fails, Run also returns the error output. It drops the warnings of a successful command, because
+// podman prints warnings while a volume plugin is not running.
 func (r *Box) Run(args ...string) (string, error) {
 	var answer, said bytes.Buffer
 	cmd := r.Command(args...)
@@ -314,7 +318,7 @@ func (r *Box) Run(args ...string) (string, error) {
 	return strings.TrimSpace(answer.String()), err
 }
 
-// Must runs a command of the runtime and returns its output. The command must succeed.
+// Must runs a command of the container runtime, which must succeed, and returns its output.
 func (r *Box) Must(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := r.Run(args...)
@@ -324,7 +328,7 @@ func (r *Box) Must(t testing.TB, args ...string) string {
 	return out
 }
 
-// RemoveAll removes the containers that a filter selects.
+// RemoveAll removes the containers that match the filter.
 func (r *Box) RemoveAll(filter ...string) error {
 	out, err := r.Run(append([]string{"ps", "-aq", "--no-trunc"}, filter...)...)
 	if err != nil {
@@ -342,7 +346,7 @@ func (r *Box) RemoveAll(filter ...string) error {
 func (r *Box) stop() error {
 	var err error
 	if r.Daemon != nil {
-		_ = r.Daemon.Process.Signal(syscall.SIGCONT) // a test may have sent SIGSTOP
+		_ = r.Daemon.Process.Signal(syscall.SIGCONT) // the daemon may be suspended
 	}
 	if r.Daemon != nil || r.Name == "podman" {
 		err = r.RemoveAll()
@@ -350,7 +354,7 @@ func (r *Box) stop() error {
 	return errors.Join(err, r.StopDaemon(), r.UnmountAll(), os.RemoveAll(r.Dir))
 }
 
-// UnmountAll unmounts all mounts below the box's directory.
+// UnmountAll unmounts everything below the box's directory.
 func (r *Box) UnmountAll() error {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	lines := strings.Split(string(raw), "\n")
@@ -369,14 +373,14 @@ func (r *Box) StopDaemon() error {
 	}
 	err := r.Daemon.Process.Signal(syscall.SIGTERM)
 	if err == nil {
-		_ = r.Daemon.Wait() // SIGTERM makes Wait return an error
+		_ = r.Daemon.Wait() // Wait only waits for the end after SIGTERM
 	}
 	r.Daemon = nil
 	return err
 }
 
-// DockerPlugins is the directory in which docker searches for plugins. The tests mount their own
-// directory over the host's directory.
+// DockerPlugins is the directory in which docker searches for the sockets of its plugins. The tests
+// mount another directory over the host's directory.
 const DockerPlugins = "/run/docker/plugins"
 
 var (
@@ -384,7 +388,7 @@ var (
 	pluginsShown bool
 )
 
-// ShowPlugins mounts the tests' own plugin directory, unless it is already mounted.
+// ShowPlugins mounts an empty file system for DockerPlugins, unless it has already done so.
 func ShowPlugins() error {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()
@@ -399,7 +403,7 @@ func ShowPlugins() error {
 	return os.Mkdir(DockerPlugins, 0o755)
 }
 
-// hidePlugins unmounts the directory that ShowPlugins mounted.
+// hidePlugins unmounts the file system that ShowPlugins mounted.
 func hidePlugins() error {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()

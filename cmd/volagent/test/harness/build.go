@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 )
 
-// BinDir is the directory with volagent and volctl, both built from this tree.
+// BinDir is the directory that contains volagent and volctl, both built from this source tree.
 var BinDir string
 
-// build builds volagent and volctl from this tree, and copies them to the given directory. All
-// folders share one cached build, because linking takes seconds.
+// build builds volagent and volctl from this source tree and copies them to the given directory.
+// All test folders share one cache of the programs, because linking takes several seconds.
 func build(to string) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -25,8 +25,8 @@ func build(to string) error {
 	return buildCached(cache, to)
 }
 
-// buildCached builds the programs in the cache directory unless they are current there, and copies
-// them. It locks the cache meanwhile, so that no other process replaces the programs.
+// buildCached updates the programs in the cache directory and copies them. It holds a lock on the
+// cache throughout, so that no other process replaces the programs during the copy.
 func buildCached(cache, to string) (err error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
@@ -38,7 +38,7 @@ func buildCached(cache, to string) (err error) {
 	defer func() { err = errors.Join(err, unlock()) }()
 
 	for _, program := range []string{"volagent", "volctl"} {
-		// go build leaves a current program as it is, and does not link it again.
+		// If a program in the cache is up to date, go build does not link it again.
 		args := []string{"build", "-buildvcs=false", "-o", cache + "/"}
 		if raceDetector && program == "volagent" {
 			args = append(args, "-race")

@@ -11,16 +11,16 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// DoctorReport contains the findings of volctl doctor. It omits the finding that the agent is in
-// another mount namespace than process 1, because all these tests produce that finding.
+// DoctorReport contains the findings of volctl doctor. It omits the finding that the agent and
+// process 1 are in different mount namespaces, because every test has this finding.
 type DoctorReport struct {
 	T testing.TB `json:"-"`
 	api.Doctor
 	Fixed []api.DoctorFixed `json:"fixed"`
 }
 
-// Doctor runs volctl doctor and returns its findings. The command must exit with 1 if there are any
-// findings.
+// Doctor runs volctl doctor and returns its findings. The command must exit with code 1 if there
+// are findings, and with code 0 otherwise.
 func Doctor(h *Host, args ...string) DoctorReport {
 	h.T.Helper()
 	r := h.Try(append([]string{"doctor", "-o", "json"}, args...)...)
@@ -51,7 +51,7 @@ func (d DoctorReport) Finding(id string) api.DoctorFinding {
 	return d.Findings[i]
 }
 
-// StartWithFstab starts a host with its own fstab and its own mount units.
+// StartWithFstab starts a host that has its own fstab file and its own directory of mount units.
 func StartWithFstab(t *testing.T) Recorded {
 	t.Helper()
 	h := NewRecorded(t, "10s", nil)
@@ -60,7 +60,7 @@ func StartWithFstab(t *testing.T) Recorded {
 	return h
 }
 
-// FixFindings requests a fix of the findings with the given ids through the API.
+// FixFindings asks the agent to fix the findings with the given ids.
 func FixFindings(h *Host, ids ...string) []api.DoctorFixed {
 	h.T.Helper()
 	fixed, err := apiclient.New(h.Socket()).DoctorFix(h.T.Context(), ids)

@@ -11,7 +11,7 @@ import (
 )
 
 // FailSyscall makes the given system call fail when the running agent uses it on the state
-// database. The returned function ends these failures.
+// database. The returned function ends this fault.
 func FailSyscall(h *Host, call, errno string) (end func()) {
 	h.T.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -21,8 +21,8 @@ func FailSyscall(h *Host, call, errno string) (end func()) {
 	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-P", filepath.Join(h.Dir, "d", "state.db"),
 		"-e", "trace="+call, "-e", "inject="+call+":error="+errno, "-p", pid)
 	h.Must(cmd.Start())
-	// traced reports whether strace traces all threads of the agent (want is true), or none of them
-	// (want is false).
+	// If want is true, traced reports whether strace traces all threads of the agent. If want is
+	// false, it reports whether strace traces none of them.
 	traced := func(want bool) bool {
 		tasks, err := filepath.Glob("/proc/" + pid + "/task/*/status")
 		h.Must(err)
@@ -38,12 +38,12 @@ func FailSyscall(h *Host, call, errno string) (end func()) {
 	return func() {
 		h.T.Helper()
 		h.Must(cmd.Process.Signal(syscall.SIGTERM))
-		_ = cmd.Wait() // SIGTERM makes Wait return an error
+		_ = cmd.Wait() // strace reports that the signal ended it
 		h.Await("strace is gone", func() bool { return traced(false) })
 	}
 }
 
-// FillFileSystem writes to a file until the file system is full.
+// FillFileSystem creates a file and writes to it until the file system is full.
 func FillFileSystem(path string) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// Host is the simulated host of a test. It consists of directories, an agent, and the agent's
-// processes.
+// Host is a simulated host for one test. It consists of directories, an agent, and the processes
+// that the agent starts.
 type Host struct {
 	T   testing.TB
-	Dir string // short, because CSI paths below it must fit in 128 bytes
+	Dir string // a short path, because CSI limits paths to 128 bytes
 	Env []string
 	Cmd *exec.Cmd
 	Log *os.File
 
-	OmitFlags []string // flags that Args omits, with their values
+	OmitFlags []string // flags that Args omits together with their values
 	MoreArgs  []string // additional arguments of the agent
-	Wrapper   []string // a program with arguments that runs the agent
+	Wrapper   []string // a command that runs the agent, such as a wrapper program
 
-	Program string // path of the agent's binary, or "" for the binary built from this source tree
+	Program string // path of the agent's program, or "" for the one in BinDir
 }
 
-// Must ends the test if an error occurred.
+// Must ends the test if err is not nil.
 func (h *Host) Must(err error) {
 	h.T.Helper()
 	if err != nil {
@@ -36,8 +36,8 @@ func (h *Host) Must(err error) {
 // Socket returns the path of the agent's socket.
 func (h *Host) Socket() string { return filepath.Join(h.Dir, "run", "volagent.sock") }
 
-// Args returns the agent's flags. They keep all files and sockets of the agent in the host's
-// directory.
+// Args returns the agent's command-line flags. They place all files and sockets of the agent in the
+// host's directory.
 func (h *Host) Args() []string {
 	args := []string{
 		"--config", filepath.Join(h.Dir, "volagent.yaml"), "--data-dir", filepath.Join(h.Dir, "d"),
@@ -52,7 +52,7 @@ func (h *Host) Args() []string {
 	return append(args, h.MoreArgs...)
 }
 
-// Await waits until cond returns true, at most 100 seconds.
+// Await waits until cond returns true. After 100 seconds it fails the test.
 func (h *Host) Await(what string, cond func() bool) {
 	h.T.Helper()
 	for end := time.Now().Add(100 * time.Second); !cond(); {
@@ -63,7 +63,7 @@ func (h *Host) Await(what string, cond func() bool) {
 	}
 }
 
-// ReadFiles returns the concatenated content of all files that match a pattern.
+// ReadFiles returns the concatenated content of all files of the host that match a pattern.
 func (h *Host) ReadFiles(pattern string) (text string) {
 	h.T.Helper()
 	names, err := filepath.Glob(filepath.Join(h.Dir, pattern))
@@ -76,7 +76,7 @@ func (h *Host) ReadFiles(pattern string) (text string) {
 	return text
 }
 
-// Mkdir creates a directory in the host's directory and returns its path.
+// Mkdir creates a directory below the host's directory and returns its path.
 func (h *Host) Mkdir(name string) string {
 	h.T.Helper()
 	dir := filepath.Join(h.Dir, name)

@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// lockDir locks a directory against other processes, and returns a function that unlocks the
-// directory. The lock also ends with this process. If another process has the lock, lockDir calls
-// waiting once, and then waits.
+// lockDir locks a directory against other processes and returns a function that unlocks it. The
+// kernel also unlocks the directory when this process ends. If another process holds the lock,
+// lockDir first calls the function waiting, and then waits for the lock.
 func lockDir(dir string, waiting func()) (unlock func() error, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -24,12 +24,13 @@ func lockDir(dir string, waiting func()) (unlock func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot lock %s: %w", dir, err), f.Close())
 	}
-	return f.Close, nil // the kernel unlocks a closed file
+	return f.Close, nil // closing the file releases the lock
 }
 
-// lockFolders waits until the tests of no other folder run. By default, go test runs several
-// packages at once. Two folders would compete for loop devices, container runtimes and processors.
-// lockFolders locks the parent directory of all folders, so each checkout has a lock of its own.
+// lockFolders takes a lock that only one test folder can hold at a time. By default, go test runs
+// several packages at once, and their tests would compete for loop devices, container runtimes and
+// processors. The lock is on the common parent directory of all folders, so each checkout has its
+// own lock.
 func lockFolders() (unlock func() error, err error) {
 	release, err := lockDir("..", func() {
 		fmt.Fprintln(os.Stderr, "waiting for the tests of another folder")
@@ -41,10 +42,10 @@ func lockFolders() (unlock func() error, err error) {
 }
 
 // removeCgroups removes the cgroups of plugins that ended while no agent was running. On a real
-// host the next agent removes them.
+// host, the next agent removes such cgroups.
 func removeCgroups() {
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-*")
 	for _, dir := range groups {
-		_ = os.Remove(dir) // the kernel keeps cgroups that are in use
+		_ = os.Remove(dir) // Remove fails if the cgroup is in use
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// lockedDir is the name of an environment variable. If the variable contains the path of a
-// directory, the test binary locks this directory and keeps the lock until its standard input ends.
+// lockedDir is an environment variable that turns the test binary into a process with a lock. The
+// process locks the directory that the variable names, and holds the lock until its standard input
+// ends.
 const lockedDir = "VOLAGENT_TEST_LOCK"
 
 func TestMain(m *testing.M) {
@@ -21,11 +22,11 @@ func TestMain(m *testing.M) {
 	if _, err := lockDir(dir, func() {}); err != nil {
 		panic(err)
 	}
-	_, _ = os.Stdout.WriteString("locked\n") // the write fails if the parent process has ended
+	_, _ = os.Stdout.WriteString("locked\n") // the parent may have ended
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// TestLock checks that a process waits for a lock until the process that has the lock ends.
+// TestLock checks that a process waits for a lock until the process that holds it ends.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command("/proc/self/exe")
@@ -75,7 +76,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestOneBuild checks that a second folder gets the programs that the first folder built.
+// TestOneBuild checks that a second test folder reuses the programs that the first folder built.
 func TestOneBuild(t *testing.T) {
 	cache := t.TempDir()
 	var first [2]os.FileInfo

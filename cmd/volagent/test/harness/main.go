@@ -1,5 +1,5 @@
-// Package harness contains the shared code of the tests of the built binaries: simulated hosts,
-// container runtimes, and the main function of each folder of tests. Only tests import this
+// Package harness contains the shared code for tests of the built programs. It provides simulated
+// hosts, container runtimes, and the main function of each test folder. Only tests import this
 // package.
 package harness
 
@@ -19,26 +19,27 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// inside is set in the environment of the child process that runs the tests in its own mount
-// namespace. Mounts of a test therefore never remain on the host.
+// inside is an environment variable that marks the child process in which the tests run. This
+// process has its own mount namespace, so mounts of a test never remain on the host.
 const inside = "VOLAGENT_TEST_NAMESPACE"
 
-// Child is an additional program in a test binary. If the environment variable Env is set, the
-// binary runs this program instead of the tests.
+// Child is a second program inside a test binary. The binary runs this program instead of the tests
+// if the environment variable named by Env is set.
 type Child struct {
 	Env string
 	Run func(value string) (exitCode int)
 }
 
-// Main is the main function of a folder of tests. It waits until no other folder runs its tests.
+// Main is the main function of a test folder. It waits until no other folder that uses Main runs
+// its tests.
 func Main(m *testing.M, children ...Child) { runFolder(m, true, children) }
 
-// MainBeside is the main function of a folder whose tests may run at the same time as the tests of
-// one other folder.
+// MainBeside is the main function of a test folder whose tests may run at the same time as those of
+// another folder.
 func MainBeside(m *testing.M) { runFolder(m, false, nil) }
 
-// runFolder runs the tests of a folder in their own mount namespace. If alone is set, only folders
-// that use MainBeside may run their tests at the same time. In a child process, runFolder runs the
+// runFolder runs the tests of a folder in their own mount namespace. If alone is true, no other
+// folder with alone set runs its tests at the same time. In a child process, runFolder runs the
 // child's program instead of the tests.
 func runFolder(m *testing.M, alone bool, children []Child) {
 	if csitest.IsChild() {
@@ -56,7 +57,7 @@ func runFolder(m *testing.M, alone bool, children []Child) {
 	}
 	flag.Parse()
 	if flag.Lookup("test.list").Value.String() != "" {
-		os.Exit(m.Run()) // go test -list needs neither root nor the programs
+		os.Exit(m.Run()) // listing the tests needs neither root nor the programs
 	}
 	if os.Getenv(inside) == "" {
 		os.Exit(reexec())
@@ -82,10 +83,10 @@ func reexec() int {
 	return 0
 }
 
-// run locks the folders, builds the programs, runs the tests, and checks that the tests leave no
-// mounts, loop devices or processes on the host.
+// run builds the programs, runs the tests, and checks that the tests leave no mounts, loop devices
+// or processes on the host. If alone is true, it first waits for the lock of all folders.
 func run(m *testing.M, alone bool) (code int) {
-	syscall.Umask(0o022) // some tests read files as another user
+	syscall.Umask(0o022) // some tests read files as an unprivileged user
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -94,12 +95,13 @@ func run(m *testing.M, alone bool) (code int) {
 		return fail(err)
 	}
 	if alone {
-		// The time limit of go test for this folder begins with m.Run. It does not include this wait.
+		// The time limit of go test does not include this wait, because the limit starts only with
+		// m.Run.
 		unlock, err := lockFolders()
 		if err != nil {
 			return fail(err)
 		}
-		defer func() { _ = unlock() }() // the kernel unlocks the folders when this process ends
+		defer func() { _ = unlock() }() // the kernel unlocks at exit anyway
 	}
 	var err error
 	if BinDir, err = os.MkdirTemp("", "volagent-bin"); err != nil {
@@ -128,8 +130,8 @@ func run(m *testing.M, alone bool) (code int) {
 	return code
 }
 
-// leftovers returns the mounts, loop devices and processes that exist now. run compares the values
-// before and after the tests.
+// leftovers describes the mounts, loop devices and processes that exist now. run compares the
+// results from before and after the tests.
 func leftovers() string {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -141,7 +143,7 @@ func leftovers() string {
 	}
 	left := string(mounts) + strings.Join(processes(BinDir), "\n")
 	for line := range strings.Lines(string(loops)) {
-		// Tests of other packages run at the same time and have their own loop devices.
+		// Ignore the loop devices of tests in other packages, which may run at the same time.
 		if slices.ContainsFunc(hostDirs, func(dir string) bool { return strings.HasPrefix(line, dir+"/") }) {
 			left += line
 		}
@@ -149,7 +151,7 @@ func leftovers() string {
 	return left
 }
 
-// processes returns the processes whose program is below dir.
+// processes returns the running processes whose program is below the directory dir.
 func processes(dir string) []string {
 	var found []string
 	exes, err := filepath.Glob("/proc/[0-9]*/exe")

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mounts returns the lines of the mount table that describe mounts below the host's directory.
+// Mounts returns the lines of the mount table whose mount points are below the host's directory.
 func (h *Host) Mounts() string {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	h.Must(err)
@@ -35,8 +35,8 @@ func (h *Host) ExpectNoMounts() {
 	}
 }
 
-// Unmount unmounts a path that must be mounted. It unmounts lazily, because the agent may have the
-// path open for a check.
+// Unmount unmounts a path, which must be mounted. The unmount is lazy, because the agent may have
+// the path open for a check.
 func Unmount(t *testing.T, path string) {
 	t.Helper()
 	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
@@ -54,8 +54,9 @@ func UnmountAll(h *Host) {
 	}
 }
 
-// detachLoops detaches the loop devices whose files are below the host's directory. Some loop
-// devices detach themselves after the unmount of their file system.
+// detachLoops detaches the loop devices whose backing files are below the host's directory. It
+// waits until none remains, because some devices detach only after the unmount of their file
+// system.
 func detachLoops(h *Host) {
 	h.Await("the loop devices to go", func() bool {
 		out, err := exec.Command("losetup", "-l", "-n", "-O", "NAME,BACK-FILE").Output()
@@ -64,35 +65,36 @@ func detachLoops(h *Host) {
 		for line := range strings.Lines(string(out)) {
 			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], h.Dir+"/") {
 				none = false
-				_ = exec.Command("losetup", "-d", f[0]).Run() // the next round retries it
+				_ = exec.Command("losetup", "-d", f[0]).Run() // the loop checks the result
 			}
 		}
 		return none
 	})
 }
 
-// UnguardAll clears the immutable flag of all directories below the host's directory, so that the
-// test can remove them.
+// UnguardAll clears the immutable flag of all directories below the host's directory, so that they
+// can be removed.
 func (h *Host) UnguardAll() {
 	h.Must(filepath.WalkDir(h.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
-			_, _ = DirFlags(path, func(flags uint32) uint32 { return flags &^ Immutable }) // not every file system has these flags
+			// Some file systems have no inode flags.
+			_, _ = DirFlags(path, func(flags uint32) uint32 { return flags &^ Immutable })
 		}
 		return nil
 	}))
 }
 
-// Immutable is FS_IMMUTABLE_FL of linux/fs.h.
+// Immutable is the flag FS_IMMUTABLE_FL from linux/fs.h.
 const Immutable = 0x10
 
-// DirFlags returns the inode flags of a directory, see ioctl_iflags(2). If set is not nil, DirFlags
-// also replaces the flags with the result of set.
+// DirFlags returns the inode flags of a directory, as described in ioctl_iflags(2). If set is not
+// nil, DirFlags also changes the flags to the result of set.
 func DirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = unix.Close(fd) }() // a descriptor for reading loses no data if close fails
+	defer func() { _ = unix.Close(fd) }() // nothing was written
 	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
 	if err != nil || set == nil {
 		return flags, err
@@ -100,8 +102,8 @@ func DirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	return flags, unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(set(flags)))
 }
 
-// DirMode returns the permissions of a directory below d/csi. The arguments are the elements of the
-// path.
+// DirMode returns the permissions of a directory below d/csi. The arguments parts are the elements
+// of the directory's path.
 func DirMode(h *Host, parts ...string) os.FileMode {
 	h.T.Helper()
 	info, err := os.Stat(filepath.Join(append([]string{h.Dir, "d/csi"}, parts...)...))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// NewHost creates the directories of a host. At the end of the test it stops running plugins and
-// unmounts all mounts.
+// NewHost creates the directories of a host. At the end of the test it stops all running plugins
+// and unmounts everything.
 func NewHost(t testing.TB) *Host {
 	t.Helper()
 	h := &Host{T: t}
@@ -41,8 +41,8 @@ var (
 	hostDirsMu sync.Mutex
 )
 
-// randomWord returns a word for the host's directory. The word has no vowels and no digits.
-// Therefore text that a test expects in output, such as an id, never appears in a path by accident.
+// randomWord returns a random name for the host's directory. The name has no vowels and no digits.
+// Therefore a path never contains a text, such as an id, that a test searches for in output.
 func randomWord() string {
 	const consonants = "bcdfghjklmnpqrstvwxz"
 	word := make([]byte, 6)
@@ -52,9 +52,8 @@ func randomWord() string {
 	return string(word)
 }
 
-// close stops the agent and the plugins, and removes all mounts and directories of the host. A test
-// must assert the state of its mounts itself, because close removes leftover mounts without failing
-// the test.
+// close stops the agent and the plugins, and removes all mounts and directories of the host. A
+// leftover mount does not fail the test, so a test that expects no mounts must assert this itself.
 func (h *Host) close() {
 	raw, err := os.ReadFile(h.Log.Name())
 	h.Must(err)
@@ -68,7 +67,7 @@ func (h *Host) close() {
 	}
 	if h.Cmd != nil {
 		h.Must(h.Cmd.Process.Kill())
-		_ = h.Cmd.Wait() // the kill makes Wait return an error
+		_ = h.Cmd.Wait() // Wait returns an error because the agent was killed
 	}
 	h.CheckDB()
 	h.StopPlugins()

@@ -17,8 +17,8 @@ type Sleeper struct {
 	t   testing.TB
 }
 
-// StartSleeper starts a sleeper whose working directory is dir, so that the process keeps the mount
-// of dir busy. An empty dir means the directory of the tests.
+// StartSleeper starts a sleeper whose working directory is dir, so that a mount on dir is busy. If
+// dir is empty, the sleeper keeps the working directory of the test.
 func StartSleeper(t testing.TB, dir string) *Sleeper {
 	t.Helper()
 	s := &Sleeper{exec.Command("sleep", "1000"), t}
@@ -31,13 +31,14 @@ func StartSleeper(t testing.TB, dir string) *Sleeper {
 	return s
 }
 
-// PID returns the process id of the sleeper.
+// PID returns the pid of the sleeper.
 func (s *Sleeper) PID() int { return s.Cmd.Process.Pid }
 
-// Owner returns the sleeper as a value for the flag --owner of a claim.
+// Owner returns the value of the flag --owner that makes the sleeper the owner of a claim.
 func (s *Sleeper) Owner() string { return fmt.Sprintf("pid:%d", s.PID()) }
 
-// Kill kills and reaps the sleeper, which must still be running. Further calls have no effect.
+// Kill kills the sleeper, which must still be running, and waits for its end. Further calls have no
+// effect.
 func (s *Sleeper) Kill() {
 	s.t.Helper()
 	if s.Cmd.ProcessState != nil {
@@ -51,19 +52,19 @@ func (s *Sleeper) Kill() {
 	}
 }
 
-// ProcessEnded reports whether a process is gone or is a zombie.
+// ProcessEnded reports whether a process does not exist or is a zombie.
 func ProcessEnded(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(stat, []byte(") Z "))
 }
 
-// OwnerEndLimit is the time limit for the end of a claim after its owner has ended. The agent
-// promises 5 s, but this host may be busy. The limit is less than 30 s, so that the reaper's
-// periodic check cannot hide a missed event.
+// OwnerEndLimit is the maximum time between the end of an owner and the end of its claim. The agent
+// promises 5 s, but the test host may be busy. The limit is shorter than the 30 s between two
+// periodic checks of the reaper, so that a periodic check cannot hide a missed event.
 const OwnerEndLimit = 20 * time.Second
 
-// FakeBoots returns a function that simulates a boot. Each call gives this mount namespace a new
-// boot id.
+// FakeBoots returns a function that simulates a reboot. Each call of the function gives the tests'
+// mount namespace a new boot id.
 func FakeBoots(t *testing.T) (next func(*testing.T)) {
 	t.Helper()
 	const bootID = "/proc/sys/kernel/random/boot_id"

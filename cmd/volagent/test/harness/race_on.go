@@ -2,7 +2,7 @@
 
 package harness
 
-// raceDetector is true if the tests run under the race detector. Then the tests also build the
-// agent with the race detector, because its goroutines need the check. They build volctl without
-// it, because volctl starts often and would become slow.
+// raceDetector is true if the tests run under the race detector. In this case the tests also build
+// the agent with the race detector. They build volctl without it, because volctl starts often and
+// would become slow.
 const raceDetector = true

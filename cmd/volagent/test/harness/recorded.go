@@ -16,16 +16,16 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// Recorded is a host with the recording plugin. This plugin records every call, checks the rules of
-// CSI, and fails on command.
+// Recorded is a host with the recording plugin. The recording plugin records every call, checks
+// that the agent follows CSI, and fails when a test tells it to.
 type Recorded struct {
 	*Host
 	Config csitest.Config
-	Slow   bool // the plugin starts slowly
+	Slow   bool // whether the plugin starts slowly
 }
 
-// StartRecorded starts a host whose plugin "rec" needs ControllerPublish and staging. deadline is
-// the timeout of each call.
+// StartRecorded starts a host whose plugin "rec" needs ControllerPublishVolume and NodeStageVolume.
+// The argument deadline is the timeout of each call to the plugin.
 func StartRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Recorded {
 	t.Helper()
 	h := NewRecorded(t, deadline, tune)
@@ -33,7 +33,7 @@ func StartRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Re
 	return h
 }
 
-// NewRecorded creates the same host as StartRecorded, but does not start the agent.
+// NewRecorded creates the same host as StartRecorded but does not start the agent.
 func NewRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Recorded {
 	t.Helper()
 	h := Recorded{Host: NewHost(t)}
@@ -49,13 +49,14 @@ func NewRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Reco
 	return h
 }
 
-// WritePlugin writes the file of the plugin "rec".
+// WritePlugin writes the plugin file of the plugin "rec".
 func (h Recorded) WritePlugin(deadline string) {
 	h.T.Helper()
 	self, err := os.Executable()
 	h.Must(err)
 	if h.Slow {
-		// Simulate a plugin that needs some time before it serves calls, as many real plugins do.
+		// The script delays the start, because many real plugins need some time before they serve
+		// calls.
 		script := filepath.Join(h.Dir, "slow")
 		h.Must(os.WriteFile(script, []byte("#!/bin/sh\nsleep 0.2\nexec "+self+"\n"), 0o755))
 		self = script
@@ -67,8 +68,8 @@ func (h Recorded) WritePlugin(deadline string) {
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
 }
 
-// WithExpansion returns a function that gives a plugin the calls that expand volumes, and then
-// applies tune.
+// WithExpansion returns a function that configures a plugin. The function enables the calls that
+// expand volumes and then calls tune.
 func WithExpansion(tune func(*csitest.Config)) func(*csitest.Config) {
 	return func(c *csitest.Config) {
 		c.Expand, c.NodeExpand = true, true
@@ -78,10 +79,11 @@ func WithExpansion(tune func(*csitest.Config)) func(*csitest.Config) {
 	}
 }
 
-// PublishOnly configures a plugin that needs neither ControllerPublish nor staging.
+// PublishOnly configures a plugin that needs neither ControllerPublishVolume nor NodeStageVolume.
 var PublishOnly = func(c *csitest.Config) { c.Stage, c.Attach = false, false }
 
-// WithSnapshots configures a plugin whose snapshots become ready at the second request.
+// WithSnapshots configures a plugin with snapshots. A snapshot becomes ready only at the second
+// request.
 func WithSnapshots(c *csitest.Config) {
 	c.Snapshot, c.ListSnapshots, c.GetSnapshot, c.GroupSnapshot, c.Clone = true, true, true, true, true
 	c.ReadyAfter, c.PageSize = 1, 2
@@ -96,7 +98,7 @@ func (h Recorded) Register(id, mode string) {
 	h.Volctl("volume", "register", file)
 }
 
-// RegisterAs registers storage with the given external id under a volume id.
+// RegisterAs registers the storage with the given external id under the given volume id.
 func (h Recorded) RegisterAs(id, external string) Result {
 	h.T.Helper()
 	file := filepath.Join(h.Dir, id+".yaml")
@@ -104,8 +106,8 @@ func (h Recorded) RegisterAs(id, external string) Result {
 	return h.Try("volume", "register", file)
 }
 
-// RegisterWith registers volume "data" of the plugin. The argument contains additional lines of
-// YAML.
+// RegisterWith registers a volume of the plugin "rec" with the id "data". The argument contains
+// additional lines of YAML.
 func (h Recorded) RegisterWith(lines string) {
 	h.T.Helper()
 	file := filepath.Join(h.Dir, "data.yaml")
@@ -113,7 +115,8 @@ func (h Recorded) RegisterWith(lines string) {
 	h.Volctl("volume", "register", file)
 }
 
-// MultiWriterSpec returns the specification of a volume that several allocs of this host may claim.
+// MultiWriterSpec returns the specification of a volume that several allocs on this host may claim
+// at the same time.
 func MultiWriterSpec(id, external string) api.VolumeSpec {
 	return api.VolumeSpec{
 		ID: id, PluginID: "rec", ExternalID: external,
@@ -128,7 +131,8 @@ func (h Recorded) AddFaults(f ...csitest.Fault) {
 	h.Must(err)
 }
 
-// Mark returns the current end of the plugin's journal. Calls and ExpectCalls start there.
+// Mark returns the current end of the plugin's journal. Calls and ExpectCalls can start at this
+// mark.
 func (h Recorded) Mark() int64 {
 	h.T.Helper()
 	all, err := csitest.ReadJournal(h.Config.JournalPath())
@@ -136,7 +140,7 @@ func (h Recorded) Mark() int64 {
 	return all.Mark()
 }
 
-// Calls returns the state-changing calls that the plugin received since a mark.
+// Calls returns the calls since a mark that change state, as the plugin recorded them.
 func (h Recorded) Calls(since int64) csitest.Calls {
 	h.T.Helper()
 	all, err := csitest.ReadJournal(h.Config.JournalPath())
@@ -168,8 +172,8 @@ func (h Recorded) StagingPath(id string) string {
 	return filepath.Join(h.Dir, "d", "csi", "rec", "staging", id)
 }
 
-// StartWriter starts a process that appends to a file in dir until the test ends. The process keeps
-// the file open all the time. StartWriter returns the path of the file.
+// StartWriter starts a process that appends to a file in dir until the test ends, and returns the
+// path of the file. The process keeps the file open.
 func (h Recorded) StartWriter(dir string) string {
 	h.T.Helper()
 	file := filepath.Join(dir, "log")
@@ -192,7 +196,7 @@ func (h Recorded) AwaitStatus(words string) {
 	h.Await("the status to say "+words, func() bool { return strings.Contains(h.Volctl("volume", "status", "data"), words) })
 }
 
-// AwaitFree waits until a volume is free. It returns the time that it waited.
+// AwaitFree waits until a volume is free, and returns how long it waited.
 func (h Recorded) AwaitFree(id string) time.Duration {
 	h.T.Helper()
 	begun := time.Now()
@@ -201,8 +205,8 @@ func (h Recorded) AwaitFree(id string) time.Duration {
 }
 
 // ExpectClean waits until the volume is free, and asserts that the host has no leftovers of the
-// volume. Leftovers are mounts, directories, and files that the plugin wrote to the host's own disk
-// because a mount was missing.
+// volume. Such leftovers are mounts, directories, and files that the plugin wrote to the host's own
+// disk because a mount was missing.
 func (h Recorded) ExpectClean(id string) {
 	h.T.Helper()
 	h.Volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
@@ -218,9 +222,9 @@ func (h Recorded) ExpectClean(id string) {
 	}))
 }
 
-// UseTwice claims volume "data", writes a file, detaches the volume, and claims it again. It checks
-// that the second claim finds the file. It returns the path of the second claim. All steps must
-// succeed although the plugin misbehaves.
+// UseTwice claims volume "data", writes a file, detaches the claim, and claims the volume again.
+// The second claim must find the file. All steps must succeed although the plugin misbehaves.
+// UseTwice returns the path of the second claim.
 func (h Recorded) UseTwice(flags ...string) string {
 	h.T.Helper()
 	path := h.Volctl(append([]string{"volume", "claim", "data", "--alloc", "a", "--timeout", "60s"}, flags...)...)

@@ -9,14 +9,14 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// PlantedSecrets contains the values of the planted secrets by name. Apart from
-// the plugin, no file, answer or process may show these values.
+// PlantedSecrets contains the values of the test's secrets by name. Only the plugin may see these
+// values; they must not appear in a file, an answer or another process.
 var PlantedSecrets = map[string]string{
 	"literal": "pl4nt3d-l1t3r4l", "file": "pl4nt3d-f1l3", "credential": "pl4nt3d-cr3d", "env": "pl4nt3d-3nv",
 }
 
-// ExpectSecrets asserts that the plugin received at least one call of a method since a mark, and
-// that every such call contained exactly the given secrets.
+// ExpectSecrets asserts that the plugin received at least one call of the given method since a
+// mark, and that each of these calls contained exactly the given secrets.
 func (h Recorded) ExpectSecrets(since int64, method string, want map[string]string) {
 	h.T.Helper()
 	all, err := csitest.ReadJournal(h.Config.JournalPath())
@@ -37,8 +37,8 @@ func (h Recorded) ExpectSecrets(since int64, method string, want map[string]stri
 	}
 }
 
-// HuntSecrets fails the test if a text contains a planted secret, either unchanged or in a common
-// encoding.
+// HuntSecrets fails the test if the text contains a secret from PlantedSecrets, either unchanged or
+// in a common encoding.
 func HuntSecrets(t testing.TB, where, text string) {
 	t.Helper()
 	for name, value := range PlantedSecrets {

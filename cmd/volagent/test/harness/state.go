@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Notes returns the file names of all claim notes on the host. The agent can adopt these claims.
+// Notes returns the file names of all notes on the host. The agent can adopt the claims that these
+// notes describe.
 func Notes(h *Host) []string {
 	h.T.Helper()
 	found, err := filepath.Glob(filepath.Join(h.Dir, "d", "csi", "*", "meta", "*"))
@@ -30,8 +31,8 @@ func Backup(h *Host) string {
 	return file
 }
 
-// Restore restores the state from a file with volctl, which must end with the given exit code. It
-// returns the answer, and the outcome for each item.
+// Restore runs volctl to restore the state from a backup file, and checks volctl's exit code. It
+// returns the agent's answer, and the outcome of each restored item.
 func Restore(h *Host, code int, file string, args ...string) (r api.Restore, outcomes map[string]string) {
 	h.T.Helper()
 	res := h.ExpectExit(code, "", append([]string{"state", "restore", file, "-o", "json"}, args...)...)
@@ -43,7 +44,7 @@ func Restore(h *Host, code int, file string, args ...string) (r api.Restore, out
 	return r, outcomes
 }
 
-// LoseState kills the agent and removes its state and its notes. The mounts remain.
+// LoseState kills the agent, and removes the state database and the notes. The mounts remain.
 func LoseState(h *Host) {
 	h.T.Helper()
 	h.Kill()
@@ -55,7 +56,7 @@ func LoseState(h *Host) {
 	RemoveCopies(h)
 }
 
-// RemoveCopies removes the automatic copies of the state database.
+// RemoveCopies removes the copies of the state database that the agent makes automatically.
 func RemoveCopies(h *Host) {
 	h.T.Helper()
 	copies, err := filepath.Glob(filepath.Join(h.Dir, "d", "state.copy-*"))

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// CodeOf returns the API code of an error, "" if there is no error, and the text of an error
-// without a code.
+// CodeOf returns the API code of an error. It returns "" for nil, and the error's text for an error
+// without an API code.
 func CodeOf(err error) api.Code {
 	var e *api.Error
 	switch {

@@ -40,7 +40,7 @@ func (h *Host) Try(args ...string) Result {
 	return Result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// Volctl runs volctl and returns its output. The command must succeed.
+// Volctl runs volctl, which must succeed, and returns its output.
 func (h *Host) Volctl(args ...string) string {
 	h.T.Helper()
 	r := h.Try(args...)
@@ -50,14 +50,15 @@ func (h *Host) Volctl(args ...string) string {
 	return strings.TrimSpace(r.Out)
 }
 
-// StartVolctl runs volctl in the background. It returns a channel that receives the result.
+// StartVolctl runs volctl in the background and returns a channel that receives the result.
 func (h *Host) StartVolctl(args ...string) <-chan Result {
 	done := make(chan Result, 1)
 	go func() { done <- h.Try(args...) }()
 	return done
 }
 
-// ExpectExit asserts that volctl ends with the given exit code and prints the given words.
+// ExpectExit asserts that volctl ends with the given exit code and that its output contains the
+// given words.
 func (h *Host) ExpectExit(code int, words string, args ...string) Result {
 	h.T.Helper()
 	r := h.Try(args...)
@@ -67,8 +68,8 @@ func (h *Host) ExpectExit(code int, words string, args ...string) Result {
 	return r
 }
 
-// ExpectRefusal asserts that volctl fails with the given exit code and the given words in its
-// error.
+// ExpectRefusal asserts that volctl ends with the given exit code and that its error contains the
+// given words.
 func (h *Host) ExpectRefusal(code int, words string, args ...string) {
 	h.T.Helper()
 	if r := h.Try(args...); r.Code != code || !strings.Contains(r.Err, words) {
@@ -91,7 +92,8 @@ func Decode[T any](h *Host, args ...string) (v T) {
 	return v
 }
 
-// Claims returns all claims as "volume alloc remark", sorted.
+// Claims returns one string for each claim, with its volume, alloc and remark. The strings are
+// sorted.
 func (h *Host) Claims() (got []string) {
 	h.T.Helper()
 	for _, c := range Decode[[]api.Claim](h, "claim", "list") {
@@ -101,14 +103,14 @@ func (h *Host) Claims() (got []string) {
 	return got
 }
 
-// Event is one event as volctl events prints it.
+// Event is one event in the output of volctl events.
 type Event struct {
 	Seq                                        uint64
 	Time                                       time.Time
 	Volume, Alloc, Plugin, Type, Step, Message string
 }
 
-// Events returns the events that volctl events prints as JSON.
+// Events runs volctl events and returns the events.
 func Events(h *Host, args ...string) (evs []Event) {
 	h.T.Helper()
 	for line := range strings.Lines(h.Volctl(append([]string{"events", "-o", "json"}, args...)...)) {
@@ -126,7 +128,7 @@ func Inspect(h *Host, more ...string) (string, int) {
 	cmd.Env = h.Env
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	_ = cmd.Run() // the caller checks the exit code instead of the error
+	_ = cmd.Run() // the exit code shows whether the command failed
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 

@@ -30,8 +30,9 @@ func (s samples) median() time.Duration { return s.at(0.5) }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// BenchmarkLoadLatency claims and detaches one volume at a time. It alternates these requests with
-// the same CSI calls made directly, and with commits of the same size. It reports the medians.
+// BenchmarkLoadLatency claims and detaches one volume at a time. For comparison, it makes the same
+// CSI calls directly and commits the same amount of data, in turn with the claims. It reports the
+// medians.
 func BenchmarkLoadLatency(b *testing.B) {
 	for _, attach := range []bool{false, true} {
 		b.Run(fmt.Sprintf("attach=%v", attach), func(b *testing.B) {
@@ -73,8 +74,8 @@ func BenchmarkLoadLatency(b *testing.B) {
 	}
 }
 
-// over compares a median with its limit. The limit is the sum of the plugin's own time, the time of
-// the given number of commits, and 1 ms.
+// over reports the verdict on the median time of a request. The limit is the sum of the median time
+// of the direct calls, the time of the given number of commits, and 1 ms.
 func over(b *testing.B, title string, took, direct, commit samples, commits int) {
 	own := took.median() - direct.median() - time.Duration(commits)*commit.median()
 	b.Logf("%s: own time %s", title, own)
@@ -100,8 +101,8 @@ func (r *rig) oncePer(claims int, was map[string]int, title string) {
 	verdict(r.T, title+", calls of a kind a volume", short, "%d claims,%s exactly once", claims, words)
 }
 
-// BenchmarkLoadThroughput claims and detaches many volumes with concurrent requests. It alternates
-// these requests with the same CSI calls made directly.
+// BenchmarkLoadThroughput claims and detaches many volumes with concurrent requests. For
+// comparison, it makes the same CSI calls directly, in turn with the requests.
 func BenchmarkLoadThroughput(b *testing.B) {
 	for _, delay := range []time.Duration{10 * time.Millisecond, 0} {
 		for _, atOnce := range []int{1, 8, 32, 128} {
@@ -113,7 +114,7 @@ func BenchmarkLoadThroughput(b *testing.B) {
 					n = max(8*atOnce, 512)
 				}
 				r.register(n)
-				r.turns(b, n, atOnce, 1) // open connections and fill caches before the measurement
+				r.turns(b, n, atOnce, 1) // fill connections and caches before the measurement
 				was, commits := r.calls(), r.commits()
 				b.ResetTimer()
 				cpu := r.cpu()
@@ -149,7 +150,8 @@ func share(b *testing.B, title string, got, direct float64) {
 	verdict(b, title, 0.8/(got/direct), "%.0f/s, %.0f %% of the plugin driven directly (%.0f/s), at least 80 %%", got, 100*got/direct, direct)
 }
 
-// times contains the total times of the measured turns.
+// times contains the total time of each kind of operation, and the number of commits for the
+// claims.
 type times struct {
 	claim, release, dClaim, dRelease time.Duration
 	claimCommits                     uint64
@@ -188,8 +190,8 @@ func BenchmarkLoadSlowDisk(b *testing.B) {
 	r.end()
 }
 
-// BenchmarkLoadRestart kills the agent while claims exist, and measures the start of the next
-// agent.
+// BenchmarkLoadRestart kills the agent while claims exist and measures how fast the next agent
+// starts.
 func BenchmarkLoadRestart(b *testing.B) {
 	for _, n := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprintf("claims=%d", n), func(b *testing.B) {
@@ -237,8 +239,8 @@ func BenchmarkLoadRestart(b *testing.B) {
 	}
 }
 
-// verified waits until the node status reports that all n claims are mounted. The agent checks
-// every mount for this status.
+// verified waits until the node status reports n mounted claims. For this status the agent checks
+// every mount.
 func (r *rig) verified(n int) {
 	r.T.Helper()
 	r.Await("all claims to be mounted", func() bool {
@@ -248,8 +250,8 @@ func (r *rig) verified(n int) {
 	})
 }
 
-// settled returns the smallest memory use of an idle agent in 12 seconds. In this time Go's runtime
-// returns unused memory to the kernel.
+// settled returns the smallest memory use of an idle agent during 12 seconds. Within this time,
+// Go's runtime returns unused memory to the kernel.
 func (r *rig) settled() memory {
 	r.T.Helper()
 	least := r.memory()

@@ -26,18 +26,19 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// The environment variable that loadRole names selects the role of a child process of this binary.
+// loadRole is an environment variable that makes this test binary run as a plugin or as an agent
+// instead of running the tests.
 const (
 	loadRole   = "VOLAGENT_LOAD_ROLE"
 	rolePlugin = "plugin"
 	roleAgent  = "agent"
 
-	loadPluginConfig = "VOLAGENT_LOAD_PLUGIN"  // JSON of a loadPlugin
-	loadCommitDelay  = "VOLAGENT_LOAD_COMMIT"  // delay that roleAgent adds to each commit
-	loadProfile      = "VOLAGENT_LOAD_PROFILE" // file for the CPU profile of roleAgent
+	loadPluginConfig = "VOLAGENT_LOAD_PLUGIN"  // a loadPlugin in JSON
+	loadCommitDelay  = "VOLAGENT_LOAD_COMMIT"  // delay before each commit of roleAgent
+	loadProfile      = "VOLAGENT_LOAD_PROFILE" // output file for a CPU profile of roleAgent
 )
 
-// loadChild runs a child process of the load tests in the given role.
+// loadChild runs this process in the given role and returns its exit code.
 func loadChild(role string) int {
 	var err error
 	switch role {
@@ -53,7 +54,7 @@ func loadChild(role string) int {
 	return 0
 }
 
-// tappedAgent runs the agent with delayed commits or with a CPU profile.
+// tappedAgent runs the agent in this process, with delayed commits or with a CPU profile.
 func tappedAgent() int {
 	var seams agent.Seams
 	if raw := os.Getenv(loadCommitDelay); raw != "" {
@@ -77,15 +78,15 @@ func tappedAgent() int {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	if err := os.Unsetenv(loadRole); err != nil { // the plugin files set the roles of the plugins
+	if err := os.Unsetenv(loadRole); err != nil { // the plugin files set plugin roles
 		panic(err)
 	}
 	return agent.Main(os.Args[1:], os.Stdout, os.Stderr, seams)
 }
 
-// loadPlugin is a minimal CSI plugin. It bind-mounts one directory on staging paths, and the
-// staging paths on targets. It delays and counts its calls. It writes no log, so that a benchmark
-// measures only the caller. It exits when its parent process ends.
+// loadPlugin is a minimal CSI plugin. It bind-mounts one directory on all staging paths, and a
+// staging path on each target. It counts its calls and can delay them. It writes no log, so that a
+// benchmark measures only the caller. It exits when its parent process ends.
 type loadPlugin struct {
 	Source string        // directory that the plugin mounts
 	Delay  time.Duration // delay of each call that changes state
@@ -141,7 +142,7 @@ func serveLoadPlugin() error {
 	return s.Serve(l)
 }
 
-// changing lists the calls that the plugin counts and delays.
+// changing lists the calls that change state. The plugin delays only these calls.
 var changing = []string{
 	"ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume",
 	"NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume",
@@ -157,7 +158,7 @@ func (p *loadPlugin) count(ctx context.Context, req any, info *grpc.UnaryServerI
 	return do(ctx, req)
 }
 
-// GetPluginInfo returns the number of calls of each method in the manifest of its response.
+// GetPluginInfo answers with the number of calls of each method, in the manifest of the response.
 func (p *loadPlugin) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
 	resp := &csi.GetPluginInfoResponse{Name: "load.example.com", VendorVersion: "1", Manifest: map[string]string{}}
 	p.counts.Range(func(method, n any) bool {

@@ -29,27 +29,26 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// rig is a host for benchmarks with two processes of the load plugin. The agent calls one process,
-// and the rig calls the other one directly. Therefore a benchmark can alternate between both and
-// compare them.
+// rig is a host for benchmarks with two processes of the load plugin. The agent calls one of the
+// processes, and the rig calls the other one directly, so that a benchmark can compare both.
 type rig struct {
 	*harness.Host
 	api    *apiclient.Client
 	plugin *loadPlugin
 	direct caller
-	ref    *statedb.DB // measures commits on the agent's file system
-	tapped []string    // environment of an agent in this binary; nil means the built agent
+	ref    *statedb.DB // a database for comparison, on the agent's file system
+	tapped []string    // environment of a tapped agent, or nil for the real agent
 }
 
 const loadWait = 2 * time.Minute
 
-// newRig creates the host and starts the process of the load plugin that the rig calls directly. It
-// does not start the agent.
+// newRig creates the host and starts the plugin process for direct calls. It does not start the
+// agent.
 func newRig(b *testing.B, p *loadPlugin) *rig {
 	b.Helper()
 	r := &rig{Host: harness.NewHost(b), plugin: p}
 	if path := os.Getenv(loadProfile); path != "" {
-		r.tapped = []string{loadProfile + "=" + path} // the built agent writes no profile
+		r.tapped = []string{loadProfile + "=" + path} // only a tapped agent writes a profile
 	}
 	r.OmitFlags, r.MoreArgs = []string{"--log-level"}, []string{"--log-level", "info"}
 	p.Source = filepath.Join(r.Dir, "data")
@@ -62,8 +61,7 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 		name, value, _ := strings.Cut(kv, "=")
 		env += fmt.Sprintf("    %s: %q\n", name, value)
 	}
-	// Do not limit the number of concurrent calls, because the rig's direct calls have no limit
-	// either.
+	// Allow many concurrent calls, because the rig's direct calls have no limit either.
 	file := fmt.Sprintf("id: load\nmax_in_flight: 1000\nexec:\n  command: [%q]\n  env:\n%s", self, env)
 	r.Must(os.WriteFile(filepath.Join(r.Dir, "plugins.d", "load.yaml"), []byte(file), 0o644))
 
@@ -73,8 +71,8 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 	cmd.Stderr = r.Log
 	r.Must(cmd.Start())
 	b.Cleanup(func() {
-		_ = cmd.Process.Kill() // the process may have ended already
-		_ = cmd.Wait()         // the kill makes Wait return an error
+		_ = cmd.Process.Kill() // the process may have ended
+		_ = cmd.Wait()         // Wait reports the kill
 	})
 	r.Await("the direct plugin", func() bool { _, err := os.Stat(socket); return err == nil })
 	r.direct = dialLoad(b, socket)
@@ -86,15 +84,15 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 	return r
 }
 
-// loadOn is an environment variable that selects the place of the agent's files. By default only
-// the state database is on disk, on the file system of /tmp. The value "disk" puts all files on
-// disk. The value "memory" puts all files in memory, for machines whose disk is too slow for the
+// loadOn is an environment variable that selects where the agent's files are. By default only the
+// state database is on disk, on the file system of /tmp. The value "disk" puts all files on disk.
+// The value "memory" puts all files in memory, for machines whose disk is too slow for the
 // benchmark.
 const loadOn = "VOLAGENT_LOAD_ON"
 
 // mountRoots mounts a tmpfs on the directories in which each claim creates and removes directories.
-// For half a minute ext4 does not reuse a freed inode and searches for another one. After some
-// thousand claims this search would dominate the measured time.
+// On ext4 the measured time would grow after some thousand claims, because ext4 does not reuse a
+// freed inode for half a minute and searches for another one.
 func (r *rig) mountRoots() {
 	r.T.Helper()
 	dirs := []string{"d/csi", "x"}
@@ -112,7 +110,7 @@ func (r *rig) mountRoots() {
 	}
 }
 
-// spawn starts the agent and does not wait until the agent is ready.
+// spawn starts the agent without waiting until the agent is ready.
 func (r *rig) spawn() {
 	r.T.Helper()
 	program, env := filepath.Join(harness.BinDir, "volagent"), r.Env
@@ -154,8 +152,7 @@ func (r *rig) end() {
 
 func loadID(i int) string { return fmt.Sprintf("v%05d", i) }
 
-// register registers n volumes. It also creates the directories that n volumes need for direct
-// calls.
+// register registers n volumes. It also creates the directories for direct calls about n volumes.
 func (r *rig) register(n int) {
 	r.T.Helper()
 	r.drive(n, 32, func(i int) error {
@@ -170,7 +167,8 @@ func (r *rig) register(n int) {
 	})
 }
 
-// drive calls do n times with atOnce concurrent calls. It returns the total time.
+// drive calls the function do n times, with at most atOnce calls at the same time. It returns the
+// total time.
 func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
 	r.T.Helper()
 	var next atomic.Int64
@@ -250,7 +248,7 @@ func (r *rig) directRelease(i int) error {
 	return err
 }
 
-// commitOnce commits the same data as a claim does, to the rig's own database.
+// commitOnce commits as much data to the rig's own database as a claim commits.
 func (r *rig) commitOnce(int) error {
 	return r.ref.Update(context.Background(), func(tx *statedb.Tx) error {
 		rec, _ := tx.Volume("ref")
@@ -273,7 +271,7 @@ func (r *rig) commits() uint64 {
 	raw := make([]byte, 2*page)
 	_, err = f.ReadAt(raw, 0)
 	r.Must(err)
-	const txid = 16 + 48 // offset after the page header and the preceding fields of the meta page
+	const txid = 16 + 48 // the txid follows the page header and 48 bytes of the meta page
 	return max(binary.NativeEndian.Uint64(raw[txid:]), binary.NativeEndian.Uint64(raw[page+txid:]))
 }
 
@@ -311,8 +309,9 @@ func (r *rig) calls() map[string]int {
 	return calls
 }
 
-// since compares two results of the method calls. It returns the number of calls that change state
-// and the number of all calls. It does not count the query for the second result.
+// since compares two results of the method calls. It returns how many calls came between them:
+// mutating counts only the calls that change state, and all counts every call except the query for
+// the second result.
 func since(now, was map[string]int) (mutating, all int) {
 	for method, n := range now {
 		all += n - was[method]
@@ -323,8 +322,8 @@ func since(now, was map[string]int) (mutating, all int) {
 	return mutating, all - 1
 }
 
-// memory is the agent's memory use in KiB. Anon is anonymous memory, File is mapped files (the
-// program and the database), and Peak is the maximum of their sum.
+// memory is the agent's resident memory in KiB. Anon is anonymous memory, File is mapped files (the
+// program and the database), and Peak is the largest total so far.
 type memory struct{ Anon, File, Peak int }
 
 func (r *rig) memory() memory {
@@ -337,7 +336,7 @@ func (r *rig) memory() memory {
 		if len(f) < 2 {
 			continue
 		}
-		n, _ := strconv.Atoi(f[1]) // the values of other lines are not numbers
+		n, _ := strconv.Atoi(f[1]) // other lines need not contain a number
 		switch f[0] {
 		case "RssAnon:":
 			m.Anon = n
@@ -361,11 +360,11 @@ func (r *rig) cpu() time.Duration {
 	r.Must(err)
 	system, err := strconv.Atoi(f[12])
 	r.Must(err)
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
+	return time.Duration(user+system) * 10 * time.Millisecond // a clock tick is 10 ms
 }
 
-// goroutines stops the agent with SIGQUIT, which makes Go's runtime print all goroutines. It
-// returns the number of printed goroutines.
+// goroutines ends the agent with SIGQUIT, which makes Go's runtime print all goroutines, and
+// returns the number of goroutines.
 func (r *rig) goroutines() int {
 	r.T.Helper()
 	before, err := os.ReadFile(r.Log.Name())
@@ -382,13 +381,12 @@ func (r *rig) goroutines() int {
 	return n
 }
 
-// verdicts is an environment variable. It names a file to which the benchmarks append their results
-// for the performance goals.
+// verdicts is an environment variable that names a file. The benchmarks append their verdicts on
+// the performance goals to this file.
 const verdicts = "VOLAGENT_BENCH_VERDICTS"
 
-// verdict reports the result for one performance goal. The argument short is the measured value
-// divided by the limit of the goal. A value of at most 1 is a pass, and a value over 2 is a gross
-// miss.
+// verdict reports whether a performance goal is met. The argument short is the measured value
+// divided by the goal's limit. A value of at most 1 is a pass, and a value over 2 is a gross miss.
 func verdict(tb testing.TB, what string, short float64, format string, args ...any) {
 	tb.Helper()
 	word := "PASS"

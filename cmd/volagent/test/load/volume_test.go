@@ -11,7 +11,7 @@ import (
 )
 
 // BenchmarkLoadOneVolume claims and detaches one volume while other allocs have 2, and then 3 000,
-// claims of the same volume. It compares the processor time that the agent needs. The cost of a
+// claims on the same volume. It compares the processor time that the agent uses. The cost of a
 // claim must not grow with the number of existing claims.
 func BenchmarkLoadOneVolume(b *testing.B) {
 	const few, many, rounds = 2, 3000, 150
@@ -36,7 +36,7 @@ func BenchmarkLoadOneVolume(b *testing.B) {
 		r.drive(level-held, 8, func(i int) error { return claim(fmt.Sprintf("holder-%d", held+i)) })
 		held = level
 		r.Must(claim("one"))
-		r.Must(release("one")) // open connections and fill caches before the measurement
+		r.Must(release("one")) // fill connections and caches before the measurement
 		before := r.cpu()
 		for range rounds * b.N {
 			r.Must(claim("one"))

@@ -20,10 +20,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// autofsDir is the name of an environment variable. If it is set, the test binary serves the
-// directory in its value on demand, as systemd does for an automount unit. A process that enters
-// the directory waits until the server answers the kernel's request. Only processes in the server's
-// process group do not wait.
+// autofsDir is an environment variable that turns the test binary into an automount server for the
+// directory that the variable names. Like an automount unit of systemd, the server makes each
+// process that enters the directory wait for a mount. Only processes in the server's own process
+// group do not wait.
 const autofsDir = "VOLAGENT_TEST_AUTOFS"
 
 // These constants describe the kernel's requests and the server's answers. See linux/auto_fs.h.
@@ -33,9 +33,9 @@ const (
 	autofsTokenAt = 8
 )
 
-// serveAutofs serves the directory and prints "serving". For each request it prints "asked FD",
-// where FD is a descriptor of the directory. It answers the request when it reads a line from its
-// standard input.
+// serveAutofs serves the directory and prints "serving". For each request of the kernel it prints
+// "asked FD", where FD is an open descriptor of the directory. It answers the request when it reads
+// a line from its standard input.
 func serveAutofs(dir string) int {
 	err := func() error {
 		var pipe [2]int
@@ -81,7 +81,7 @@ func serveAutofs(dir string) int {
 	return 0
 }
 
-// automount is a directory on which a volume is mounted on demand.
+// automount is a directory on which a volume is mounted only when a process enters the directory.
 type automount struct {
 	t    *testing.T
 	dir  string
@@ -147,14 +147,14 @@ func (a *automount) answer() {
 
 func (a *automount) stop() {
 	_ = a.cmd.Process.Kill()
-	_ = a.cmd.Wait() // the kill makes Wait return an error
+	_ = a.cmd.Wait() // Wait returns an error because the process was killed
 	for syscall.Unmount(a.dir, syscall.MNT_DETACH) == nil {
 	}
 }
 
-// TestAutomount mounts a volume on an autofs directory while a process waits for this mount. The
-// agent must not enter the directory, because it would wait too. The agent unmounts only its own
-// mount, never the autofs mount. It also remounts the volume without a request.
+// TestAutomount mounts a volume on an autofs directory while a process waits for the mount. The
+// agent must not enter the directory, because the agent would then wait too. The agent must unmount
+// only its own mount, never the autofs mount. It must also remount the volume without a request.
 func TestAutomount(t *testing.T) {
 	h := harness.StartRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	h.Register("data", "single-node-writer")
@@ -218,7 +218,7 @@ func TestAutomount(t *testing.T) {
 	}
 }
 
-// lastLine returns the last line of the mount table for the given directory.
+// lastLine returns the line of the topmost mount on the given directory in the mount table.
 func lastLine(h harness.Recorded, at string) (last string) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	h.Must(err)

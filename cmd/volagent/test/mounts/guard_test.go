@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// isGuarded reports whether a directory has the immutable flag. It also asserts that a write to the
-// directory fails if the flag is set, and succeeds otherwise.
+// isGuarded reports whether a directory has the immutable flag. It also checks that a write to the
+// directory fails if and only if the flag is set.
 func isGuarded(h harness.Recorded, dir string) bool {
 	h.T.Helper()
 	flags, err := harness.DirFlags(dir, nil)
@@ -41,9 +41,9 @@ func mkdir(h harness.Recorded, name string) string {
 }
 
 // TestGuard checks that an own directory refuses writes while no volume is mounted on it. The agent
-// does not guard a directory that contains files, was immutable before, or was claimed with
-// --at-writable. The deregister of the last volume that used a directory restores the directory's
-// former flags.
+// sets no guard on a directory that contains files, was already immutable, or was claimed with
+// --at-writable. When the last volume that used a directory is deregistered, the agent restores the
+// directory's earlier flags.
 func TestGuard(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
@@ -82,7 +82,8 @@ func TestGuard(t *testing.T) {
 	set(theirs, harness.Immutable)
 	use("data", theirs)
 
-	h.Volctl("volume", "register", filepath.Join(h.Dir, "data.yaml")) // the record must keep its guarded directories
+	// The record must keep its list of guarded directories.
+	h.Volctl("volume", "register", filepath.Join(h.Dir, "data.yaml"))
 	use("more", at)
 	h.Volctl("volume", "deregister", "data", "-y")
 	if !isGuarded(h, theirs) {
@@ -111,8 +112,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardAfterCrash checks that the agent stores the name of a directory before it guards the
-// directory. Therefore an agent that dies between these steps leaves no guard without a record.
+// TestGuardAfterCrash checks that the agent stores the path of a directory before it guards the
+// directory. If the agent dies between these steps, no directory may stay guarded without a record.
 func TestGuardAfterCrash(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
@@ -140,7 +141,7 @@ func TestGuardAfterCrash(t *testing.T) {
 		t.Error("it can be written to")
 	}
 	for id, dir := range map[string]string{"data": at, "more": other} {
-		h.AwaitFree(id) // a publish that the agent gave up may still take effect
+		h.AwaitFree(id) // a publish from before the crash may still take effect
 		h.Volctl("volume", "deregister", id, "-y")
 		if isGuarded(h, dir) {
 			t.Errorf("%s stays immutable", dir)
@@ -148,8 +149,8 @@ func TestGuardAfterCrash(t *testing.T) {
 	}
 }
 
-// TestGuardRestored checks that a backup contains the guarded directories, even those of an
-// unclaimed volume.
+// TestGuardRestored checks that a backup contains the guarded directories, even if their volume has
+// no claim.
 func TestGuardRestored(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
@@ -170,8 +171,8 @@ func TestGuardRestored(t *testing.T) {
 }
 
 // TestDoctorGuards checks that doctor finds a guarded directory that neither a claim nor fstab
-// names. The option --fix makes this directory writable again. It does not change a directory that
-// a claim or fstab names, or on which a file system is mounted.
+// names. The option --fix must make this directory writable. It must not change a directory that a
+// claim or fstab names, or on which a file system is mounted.
 func TestDoctorGuards(t *testing.T) {
 	t.Parallel()
 	h := harness.StartWithFstab(t)
@@ -207,8 +208,8 @@ func TestDoctorGuards(t *testing.T) {
 	expectNone(harness.Doctor(h.Host), "guard-stale:"+stale)
 	harness.Doctor(h.Host).Finding("guard-stale:" + under)
 
-	// The record no longer names this directory. If another program makes the directory immutable
-	// now, the agent must not change the flag.
+	// The record no longer names this directory. If another program now makes the directory
+	// immutable, the agent must keep the flag.
 	_, err := harness.DirFlags(stale, func(flags uint32) uint32 { return flags | harness.Immutable })
 	h.Must(err)
 	expectNone(harness.Doctor(h.Host, "--fix", "-y"), "guard-stale:"+stale, "guard-stale:"+under)
@@ -216,7 +217,7 @@ func TestDoctorGuards(t *testing.T) {
 		t.Errorf("refuse writes: %t, %t", isGuarded(h, stale), isGuarded(h, under))
 	}
 
-	// The next mount guards the directory again.
+	// The next mount must guard the directory again.
 	h.Volctl("volume", "claim", "data", "--alloc", "a", "--at", under)
 	h.Volctl("volume", "detach", "data")
 	if !isGuarded(h, under) {
@@ -224,7 +225,7 @@ func TestDoctorGuards(t *testing.T) {
 	}
 }
 
-// expectNone asserts that doctor has none of the given findings.
+// expectNone asserts that doctor reports none of the given findings.
 func expectNone(d harness.DoctorReport, ids ...string) {
 	d.T.Helper()
 	for _, id := range ids {
@@ -263,8 +264,9 @@ func TestGuardMoved(t *testing.T) {
 	}
 }
 
-// TestGuardForced checks a volume that stays mounted after a forced deregister. Its own directory
-// stays immutable until the agent has unmounted the volume, even if the agent restarts meanwhile.
+// TestGuardForced checks a volume that is still mounted after a forced deregister. The volume's own
+// directory must stay immutable until the agent has unmounted the volume, even if the agent
+// restarts in between.
 func TestGuardForced(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })

@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m, harness.Child{Env: autofsDir, Run: serveAutofs}) }
 
-// mountRig is a host on which mount(8) finds mount.csi and umount.csi. The host has its own
-// libmount table. At the end of the test the helpers and the table disappear.
+// mountRig is a host on which mount(8) finds the helpers mount.csi and umount.csi. The host has its
+// own libmount table. The helpers and the table disappear at the end of the test.
 type mountRig struct{ harness.Recorded }
 
 func newMountRig(t *testing.T) mountRig {
@@ -35,7 +35,7 @@ func newMountRig(t *testing.T) mountRig {
 	return h
 }
 
-// helpers puts the mount helpers into /usr/sbin of the tests' mount namespace.
+// helpers installs the mount helpers in /usr/sbin, in the tests' mount namespace only.
 func helpers(t *testing.T) {
 	t.Helper()
 	must := func(err error) {
@@ -74,11 +74,12 @@ func (h mountRig) at(name string) string {
 	h.T.Helper()
 	dir := filepath.Join(h.Dir, name)
 	h.Must(os.MkdirAll(dir, 0o755))
-	h.T.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() }) // the test cannot remove an immutable directory
+	// An immutable directory could not be removed.
+	h.T.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() })
 	return dir
 }
 
-// tool runs a program of the system and returns its result.
+// tool runs a system program, such as mount, and returns its result.
 func (h mountRig) tool(name string, args ...string) harness.Result {
 	h.T.Helper()
 	return h.run(exec.Command(name, args...))
@@ -97,7 +98,7 @@ func (h mountRig) run(cmd *exec.Cmd) harness.Result {
 	return harness.Result{Out: out.String(), Err: errs.String(), Code: cmd.ProcessState.ExitCode()}
 }
 
-// ok asserts that a program succeeded without output on stderr. It returns the output on stdout.
+// ok asserts that a program succeeded and printed nothing on stderr. It returns the text on stdout.
 func (h mountRig) ok(r harness.Result) string {
 	h.T.Helper()
 	if r.Code != 0 || r.Err != "" {
@@ -152,7 +153,7 @@ func TestMountHelper(t *testing.T) {
 	t.Run("no agent", h.within(mountNoAgent))
 }
 
-// within returns a subtest that runs one part of a test. After the part, no volume may be mounted
+// within returns a subtest that runs one part of a test and then asserts that no volume is mounted
 // or claimed.
 func (h mountRig) within(part func(h mountRig)) func(t *testing.T) {
 	return func(t *testing.T) {
@@ -167,8 +168,8 @@ func (h mountRig) within(part func(h mountRig)) func(t *testing.T) {
 	}
 }
 
-// mountLife checks that a claim ends with its mount, no matter how the mount ends. Meanwhile the
-// agent refuses a second writer.
+// mountLife checks that a claim ends with its mount, however the mount ends. As long as the mount
+// exists, the agent must refuse a second writer.
 func mountLife(h mountRig) {
 	dir, other := h.at("srv/data"), h.at("srv/other")
 	unit := strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-") + ".mount"
@@ -188,7 +189,7 @@ func mountLife(h mountRig) {
 		h.T.Error("a second writer got the volume")
 	}
 	mark := h.Mark()
-	h.ok(h.tool("mount", "-t", "csi", "data", dir)) // repeat the same command
+	h.ok(h.tool("mount", "-t", "csi", "data", dir)) // the same command must succeed twice
 	h.ExpectCalls(mark)
 	if n := strings.Count(h.utab(), "helper=csi"); n != 1 {
 		h.T.Errorf("it is in libmount's table %d times:\n%s", n, h.utab())
@@ -207,8 +208,8 @@ func mountLife(h mountRig) {
 		_ = os.Remove(dir + "/stray")
 	}
 
-	// An immutable directory still works as a mount point. If a user unmounts the volume without
-	// the helper or by a system call, the agent itself detaches the claim.
+	// A volume can be mounted on an immutable directory. If a user unmounts the volume without the
+	// mount helper, the agent itself detaches the claim.
 	for _, unmount := range []func(){
 		func() { h.ok(h.tool("umount", "-i", dir)) },
 		func() { h.Must(unix.Unmount(dir, 0)) },
@@ -225,7 +226,7 @@ func mountLife(h mountRig) {
 	}
 }
 
-// mountOptions checks that the system's own tools show the effect of each mount option.
+// mountOptions checks each mount option with the output of system programs.
 func mountOptions(h mountRig) {
 	dir, file := h.at("opt"), filepath.Join(h.Dir, "block")
 	h.Must(os.WriteFile(file, nil, 0o600))
@@ -266,8 +267,7 @@ func mountOptions(h mountRig) {
 	h.Volctl("volume", "delete", "disk", "-y")
 }
 
-// mountFstab mounts the lines of an fstab file: all lines, all lines a second time, and one line by
-// its directory.
+// mountFstab mounts all lines of an fstab file, repeats this, and mounts one line by its directory.
 func mountFstab(h mountRig) {
 	one, two := h.at("f/one"), h.at("f/two")
 	fstab := filepath.Join(h.Dir, "fstab")
@@ -287,9 +287,9 @@ func mountFstab(h mountRig) {
 	h.ok(h.tool("umount", one))
 }
 
-// mountOnDemand checks an automount. A process that opens the directory waits until the volume is
-// mounted. As under systemd, mount and umount run in the process group of the automount's server.
-// Processes in this group do not wait.
+// mountOnDemand checks a directory with an automount. A process that opens the directory waits
+// until the volume is mounted. As under systemd, mount and umount run in the process group of the
+// automount's server, because processes in this group do not wait.
 func mountOnDemand(h mountRig) {
 	dir := h.at("demand")
 	auto := newAutomount(h.T.(*testing.T), dir)
@@ -314,7 +314,7 @@ func mountOnDemand(h mountRig) {
 	}
 }
 
-// among runs a program in the process group of the automount's server.
+// among runs a program in the process group of the automount server.
 func (h mountRig) among(auto *automount, name string, args ...string) harness.Result {
 	h.T.Helper()
 	cmd := exec.Command(name, args...)
@@ -322,7 +322,7 @@ func (h mountRig) among(auto *automount, name string, args ...string) harness.Re
 	return h.run(cmd)
 }
 
-// mountVolctl checks volctl mount and volctl umount, with their exit codes.
+// mountVolctl checks the commands volctl mount and volctl umount and their exit codes.
 func mountVolctl(h mountRig) {
 	dir := h.at("hand")
 	if out := h.Volctl("mount", "data", dir); !strings.HasPrefix(out, `mounted volume "data" at `+dir) {
@@ -345,8 +345,8 @@ func mountVolctl(h mountRig) {
 	h.Volctl("volume", "detach", "data")
 }
 
-// mountRefused checks the exit code and the message for every invalid input. Afterwards no volume
-// may be mounted or claimed.
+// mountRefused checks the exit code and the message for each kind of invalid input. Afterwards no
+// volume may be mounted or claimed.
 func mountRefused(h mountRig) {
 	dir, full, taken := h.at("bad"), h.at("full"), h.at("taken")
 	h.Must(os.WriteFile(full+"/entry", nil, 0o644))
@@ -380,7 +380,8 @@ func mountRefused(h mountRig) {
 	none, link := filepath.Join(h.Dir, "none"), filepath.Join(h.Dir, "link")
 	h.says(helper("data", none, "-o", "rw"), 32, cannot("data", none)+"there is no "+none+"; mkdir -p "+none)
 	h.says(helper("data", link, "-o", "rw"), 1, cannot("data", link)+"a symbolic link on the way leads to "+dir)
-	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // -s must not hide the mistake
+	// The helper must refuse the option even with the sloppy option -s.
+	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch")
 	h.ok(helper("data", dir, "-f", "-o", "rw"))
 	h.says(h.asNobody("data", dir), 1, cannot("data", dir)+"no permission to use the socket ", `; a line with "user" in /etc/fstab is mounted as the user who asks for it; run it as root`)
 	h.ExpectCalls(mark)
@@ -390,10 +391,10 @@ func mountRefused(h mountRig) {
 	if _, err := os.Stat(full + "/entry"); err != nil {
 		h.T.Error(err)
 	}
-	h.Must(os.WriteFile(full+"/more", nil, 0o644)) // the agent must not have made this directory immutable
+	h.Must(os.WriteFile(full+"/more", nil, 0o644)) // the refused directory must still be writable
 }
 
-// asNobody runs mount.csi as mount(8) does for a user without rights, if the fstab line has the
+// asNobody runs mount.csi as an unprivileged user, as mount(8) does for an fstab line with the
 // option "user".
 func (h mountRig) asNobody(args ...string) harness.Result {
 	h.T.Helper()
@@ -404,8 +405,8 @@ func (h mountRig) asNobody(args ...string) harness.Result {
 	return h.tool("setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", program}, args...)...)
 }
 
-// mountBusy checks that umount does not unmount a mount in use, and that the error names the
-// process that uses the mount. A lazy umount removes the mount nevertheless.
+// mountBusy checks that umount does not unmount a volume in use, and that the error names the
+// process that uses the volume. A lazy umount must succeed nevertheless.
 func mountBusy(h mountRig) {
 	dir := h.at("busy")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
@@ -414,7 +415,7 @@ func mountBusy(h mountRig) {
 	holder := fmt.Sprintf(`target is busy, held by pid %d sleep, cwd "%s"`, s.PID(), dir)
 	h.says(h.tool("umount", dir), 32, "umount.csi: cannot unmount "+dir+": "+holder)
 	h.says(h.Try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: stop its users")
-	h.Must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // this mount covers the volume
+	h.Must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // cover the volume with another mount
 	h.ok(h.tool("umount", "-i", dir))
 	if !h.mounted(dir) || h.state("data") != "mounted" {
 		h.T.Errorf("it is %s, mounted are:\n%s", h.state("data"), h.Mounts())
@@ -427,8 +428,8 @@ func mountBusy(h mountRig) {
 	s.Kill()
 }
 
-// mountKilled ends a mount helper with SIGKILL or SIGTERM while the plugin is slow. No claim and no
-// mount may remain.
+// mountKilled kills a mount helper with SIGKILL or SIGTERM while the plugin is slow. No claim and
+// no mount may remain.
 func mountKilled(h mountRig) {
 	dir := h.at("killed")
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
@@ -449,8 +450,8 @@ func mountKilled(h mountRig) {
 	}
 }
 
-// mountSlowRelease checks that umount unmounts the directory immediately, even if the detach takes
-// long.
+// mountSlowRelease checks that umount frees the directory at once, even if the detach takes a long
+// time.
 func mountSlowRelease(h mountRig) {
 	dir := h.at("slow")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
@@ -461,9 +462,9 @@ func mountSlowRelease(h mountRig) {
 	}
 }
 
-// mountNoAgent checks the helpers while no agent runs. If an fstab line without _netdev would stop
-// the boot, the error explains this. umount works without the agent, and the agent detaches the
-// claim after its start.
+// mountNoAgent checks the mount helpers while no agent runs. The error for an fstab line without
+// _netdev must explain that such a line would stop the boot. An umount must work without the agent,
+// and the next agent must detach the claim.
 func mountNoAgent(h mountRig) {
 	dir, gone := h.at("alone"), h.at("gone")
 	fstab := filepath.Join(h.Dir, "fstab")

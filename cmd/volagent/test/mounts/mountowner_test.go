@@ -17,8 +17,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// mountAt creates a directory and claims a volume for the alloc "m", with this directory as the
-// claim's own directory. The mount owns the claim, and pid is the process that requests the claim.
+// mountAt creates a directory and claims a volume for the alloc "m", with the directory as the
+// claim's own directory. The claim's owner is its mount. The argument pid is the process that
+// requests the claim.
 func mountAt(h harness.Recorded, id string, pid int, change func(*api.ClaimRequest)) (at string, err error) {
 	h.T.Helper()
 	at = filepath.Join(h.Dir, "at-"+id)
@@ -38,14 +39,14 @@ func umount(h harness.Recorded, at string) {
 	h.Await("the unmount of "+at, func() bool { return !errors.Is(syscall.Unmount(at, 0), syscall.EBUSY) })
 }
 
-// claimState returns the state and the owner's kind of the volume's claim.
+// claimState returns the state of the volume's claim and the kind of its owner.
 func claimState(h harness.Recorded, id string) string {
 	return h.Volctl("claim", "list", "--volume", id, "-o", `go-template={{range .}}{{.state}} {{.owner.kind}}{{end}}`)
 }
 
-// TestMountOwner checks a claim that its mount owns. The claim survives the end of the process that
-// requested it, and a kill of the agent. An unmount by any program ends the claim, even while no
-// agent runs.
+// TestMountOwner checks a claim whose owner is its mount. The claim must survive the end of the
+// process that requested it, and a kill of the agent. When any program unmounts the volume, the
+// claim must end, even if no agent runs at that time.
 func TestMountOwner(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
@@ -65,7 +66,8 @@ func TestMountOwner(t *testing.T) {
 		t.Errorf("a claim beside it: exit %d, %s", r.Code, r.Err)
 	}
 	mark := h.Mark()
-	if _, err := mountAt(h, "data", os.Getpid(), nil); err != nil { // any process may repeat the claim, because the mount exists
+	// Once the mount exists, any process may repeat the claim.
+	if _, err := mountAt(h, "data", os.Getpid(), nil); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
 	h.Kill()
@@ -93,8 +95,8 @@ func TestMountOwner(t *testing.T) {
 	h.ExpectNoMounts()
 }
 
-// TestMountOwnerBeforeTheMount checks a claim whose mount does not exist yet. Until the mount
-// exists, the claim ends with the process that requested it.
+// TestMountOwnerBeforeTheMount checks a claim whose owner is a mount that does not exist yet. Until
+// the mount exists, the claim ends with the process that requested it.
 func TestMountOwnerBeforeTheMount(t *testing.T) {
 	h := harness.StartRecorded(t, "2s", func(c *csitest.Config) { c.Attach = false })
 	h.Register("data", "single-node-writer")
@@ -120,8 +122,8 @@ func TestMountOwnerBeforeTheMount(t *testing.T) {
 	}
 }
 
-// TestMountOwnerRepaired checks that the claim survives when the agent itself unmounts and mounts
-// the volume. The agent then watches the new mount.
+// TestMountOwnerRepaired checks that a claim survives when the agent itself remounts the volume.
+// After the remount, the new mount is the owner.
 func TestMountOwnerRepaired(t *testing.T) {
 	h := harness.StartRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	h.Register("data", "single-node-writer")
@@ -150,8 +152,8 @@ func TestMountOwnerRepaired(t *testing.T) {
 	h.ExpectNoMounts()
 }
 
-// TestMountOwnerGivenUp checks a claim whose mount the agent cannot restore, because the plugin is
-// not running. volctl umount must end this claim although there is no mount.
+// TestMountOwnerGivenUp checks a claim whose mount is lost and cannot be restored, because the
+// plugin is not running. volctl umount must end this claim although there is no mount.
 func TestMountOwnerGivenUp(t *testing.T) {
 	h := harness.StartRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	h.Register("data", "single-node-writer")
@@ -159,7 +161,7 @@ func TestMountOwnerGivenUp(t *testing.T) {
 	h.Must(err)
 	h.Volctl("plugin", "stop", "rec", "--force")
 	h.Await("the dead mount to be taken away", func() bool {
-		h.Try("volume", "status", "data") // this command makes the agent notice the dead mount
+		h.Try("volume", "status", "data") // make the agent notice the dead mount
 		return tableLine(t, at) == ""
 	})
 	if r := h.Try("volume", "detach", "data"); r.Code != 4 || !strings.Contains(r.Err, "owned by the mount at "+at+", which is being made anew") ||
@@ -192,12 +194,13 @@ func tableLine(t *testing.T, at string) string {
 	return ""
 }
 
-// TestLentDirectory checks that a caller may pass an open descriptor of the claim's own directory,
-// but not of another directory. The agent refuses invalid descriptors and options with the reason.
+// TestLentDirectory checks requests with an open descriptor of a directory. The agent accepts a
+// descriptor of the claim's own directory. It refuses a descriptor of another directory, an invalid
+// descriptor, and invalid options, and reports the reason.
 func TestLentDirectory(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	h.Register("data", "single-node-writer")
-	const path = 0o10000000 // the value of O_PATH
+	const path = 0o10000000 // O_PATH
 	at := filepath.Join(h.Dir, "at-data")
 	h.Must(os.Mkdir(at, 0o755))
 	right, err := os.OpenFile(at, path, 0)

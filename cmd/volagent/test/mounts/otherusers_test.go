@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// asNobody runs a program as a user without rights. It returns the program's output and reports
-// whether the program succeeded.
+// asNobody runs a program as an unprivileged user. It returns the program's output and whether the
+// program succeeded.
 func asNobody(h *harness.Host, args ...string) (string, bool) {
 	h.T.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
@@ -61,7 +61,8 @@ func plantFiles(h *harness.Host, dir string) {
 	h.Must(os.Chmod(filepath.Join(dir, "id"), 0o755|os.ModeSetuid))
 }
 
-// reachedMounts returns the mount points through which another user can read the planted file.
+// reachedMounts returns the mount points through which an unprivileged user can read the planted
+// file.
 func reachedMounts(h *harness.Host) (paths []string) {
 	for _, path := range mountPoints(h) {
 		if _, ok := asNobody(h, "cat", path+"/file"); ok {
@@ -72,7 +73,7 @@ func reachedMounts(h *harness.Host) (paths []string) {
 	return paths
 }
 
-// TestOtherUsers checks which mounts a user without rights can reach. The user may reach only the
+// TestOtherUsers checks which mounts an unprivileged user can reach. The user may reach only the
 // targets of claims without an own directory. Files in a volume must not give the user additional
 // rights.
 func TestOtherUsers(t *testing.T) {
@@ -124,7 +125,8 @@ func TestOtherUsers(t *testing.T) {
 				t.Errorf("the directory of an alloc without claims: %v", err)
 			}
 
-			// A claim with the flags suid and dev gets a mount without nosuid and nodev.
+			// A claim with the mount flags suid and dev gets a mount without the options nosuid and
+			// nodev.
 			path := h.Volctl("volume", "claim", plugin, "--mount-flag", "suid", "--mount-flag", "dev")
 			if opts := optionsAt(h.Host, path); slices.Contains(opts, "nosuid") || slices.Contains(opts, "nodev") {
 				t.Errorf("with suid and dev the target has the options %v", opts)
@@ -137,8 +139,8 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// TestOptionsOfTheTarget checks that the mount options for a claim's own directory also apply to
-// the claim's target.
+// TestOptionsOfTheTarget checks that the mount options of a claim apply both to its own directory
+// and to its target.
 func TestOptionsOfTheTarget(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -153,8 +155,8 @@ func TestOptionsOfTheTarget(t *testing.T) {
 	}
 }
 
-// TestModesAreRepaired checks that the next start corrects modes of directories that an earlier
-// release left too open. The claims keep their recorded paths.
+// TestModesAreRepaired checks directories that an earlier release left with too many permissions.
+// The next start of the agent must correct the modes. The claims must keep their recorded paths.
 func TestModesAreRepaired(t *testing.T) {
 	h := harness.NewRecorded(t, "10s", nil)
 	h.Start("rec", "local")

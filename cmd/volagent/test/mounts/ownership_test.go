@@ -11,10 +11,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestOwnership checks that the root of a volume has the owner and mode that the claim requests.
-// Both must be correct as soon as volctl prints the claim's path, and after every remount. The
-// agent changes the files in the volume only with --recursive, and only if the root has another
-// owner or mode.
+// TestOwnership checks that the root directory of a volume has the owner and mode that the claim
+// requests. Both must be correct when volctl prints the claim's path, and after every remount. The
+// agent changes files in the volume only with --recursive, and only if the root directory has
+// another owner or mode.
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
@@ -33,7 +33,8 @@ func TestOwnership(t *testing.T) {
 	h.ExpectRefusal(4, "with another uid, gid or mode", "volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "99")
 
 	h.Must(os.WriteFile(filepath.Join(at, "file"), nil, 0o755))
-	h.Must(os.Chown(at, 0, 77)) // with another group the driver would change all files
+	// Keep the group 77. For another group the driver would change all files.
+	h.Must(os.Chown(at, 0, 77))
 	h.Must(os.Chmod(at, 0o700))
 	h.Must(syscall.Unmount(at, syscall.MNT_DETACH))
 	target := h.Volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")
@@ -60,8 +61,8 @@ func TestOwnership(t *testing.T) {
 	}
 }
 
-// TestOwnershipRefused checks requests that the agent cannot fulfil. The agent refuses them before
-// it mounts the volume, or fails with the kernel's error. No claim remains.
+// TestOwnershipRefused checks owners and modes that the agent cannot set. The agent either refuses
+// the claim before it mounts the volume, or fails with the kernel's error. No claim may remain.
 func TestOwnershipRefused(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
@@ -90,9 +91,9 @@ func TestOwnershipRefused(t *testing.T) {
 	}
 }
 
-// TestMountGroup checks that a plugin with VOLUME_MOUNT_GROUP receives the group in every call with
-// the volume's capability. The agent then does not change the group of the files itself. It sends
-// no group to other plugins.
+// TestMountGroup checks that a plugin with VOLUME_MOUNT_GROUP receives the group in every call that
+// contains the volume's capability. The agent must then not change the group of the files itself.
+// It must send no group to other plugins.
 func TestMountGroup(t *testing.T) {
 	t.Parallel()
 	for _, able := range []bool{true, false} {

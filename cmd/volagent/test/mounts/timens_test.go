@@ -10,8 +10,8 @@ import (
 )
 
 // TestTimeNamespace starts an agent in another time namespace. The agent must recognize that the
-// processes that own claims are alive. The next agent, which runs outside of this namespace, must
-// also recognize these processes.
+// owners of claims are alive. The next agent, which runs outside this namespace, must recognize the
+// owners too.
 func TestTimeNamespace(t *testing.T) {
 	own, err := os.Readlink("/proc/self/ns/time")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestTimeNamespace(t *testing.T) {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
 	h.Volctl("volume", "claim", "b", "--alloc", "two", "--owner", two.Owner())
-	h.Kill() // unshare also kills its child
+	h.Kill() // unshare kills its child when it ends
 	h.Wrapper = nil
 	h.Await("the agent to be gone", func() bool { return h.Try("node", "status").Code == 7 })
 	h.Start("rec")

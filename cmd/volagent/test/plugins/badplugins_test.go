@@ -16,15 +16,16 @@ import (
 
 // badPlugin describes a plugin that the agent cannot use, and the status that the agent must show.
 type badPlugin struct {
-	file   string // name of the plugin file without ".yaml"; also the plugin id unless the text sets one
-	text   string // content of the file; {dir} stands for the host's directory
-	shown  string // the plugin id in the list, if it differs from the file name
+	file   string // name of the plugin file without ".yaml", and the plugin id by default
+	text   string // content of the plugin file, with {dir} for the host's directory
+	shown  string // the plugin's id in the list if it is not the file name
 	states []string
-	says   string // the expected status; {dir} stands for the host's directory
+	says   string // the expected status, with {dir} for the host's directory
 }
 
-// badPlugins lists mistakes in plugin files and in the programs and sockets that these files name.
-// The agent retries a plugin that fails, so its status is either "starting" or "backing off".
+// badPlugins lists mistakes in plugin files, and in the programs and sockets that the files name.
+// The agent retries a plugin that fails, so the plugin's state is either "starting" or "backing
+// off".
 var badPlugins = []badPlugin{
 	{"missing", "exec: {command: [/no/such/plugin]}", "", again, `cannot run "/no/such/plugin": no such file or directory`},
 	{"nowhere", "exec: {command: [no-such-plugin]}", "", again, `cannot run "no-such-plugin": executable file not found in $PATH`},
@@ -46,8 +47,8 @@ var (
 	failed = []string{api.PluginFailed}
 )
 
-// TestBadPlugins checks that the status of each unusable plugin shows the reason. The agent and the
-// other plugins continue to work.
+// TestBadPlugins checks that the status of each unusable plugin shows the reason, and that the
+// agent and all other plugins continue to work.
 func TestBadPlugins(t *testing.T) {
 	t.Parallel()
 	h := harness.NewRecorded(t, "10s", nil)

@@ -47,8 +47,8 @@ func TestPluginControl(t *testing.T) {
 	h.ExpectCalls(mark)
 }
 
-// TestPluginStopped checks that a plugin that an operator stopped stays stopped after a kill of the
-// agent and after a reload.
+// TestPluginStopped checks that a plugin that an operator has stopped does not start after a kill
+// of the agent or after a reload.
 func TestPluginStopped(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -85,5 +85,6 @@ func TestPluginStopped(t *testing.T) {
 			t.Errorf("no event says %q:\n%s", want, events)
 		}
 	}
-	h.ExpectExit(0, `started plugin "rec"`, "plugin", "start", "rec") // the plugin is already running
+	// Start has no effect on a running plugin.
+	h.ExpectExit(0, `started plugin "rec"`, "plugin", "start", "rec")
 }

@@ -16,16 +16,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-const tree = "../../../.." // the project's root, relative to this package
+const tree = "../../../.." // the root directory of the project
 
 // tableRow is one row of a table in docs/csi.md.
 type tableRow struct {
-	name, secrets string // only rows for calls fill the column secrets
+	name, secrets string // only rows for calls have secrets
 	used, bundled bool
 	tests         []string
 }
 
-// csiTables returns the table rows of docs/csi.md by the heading above each table.
+// csiTables returns the rows of all tables in docs/csi.md. The keys are the headings above the
+// tables.
 func csiTables(t *testing.T) map[string][]tableRow {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(tree, "docs/csi.md"))
@@ -67,8 +68,8 @@ func yesNo(t *testing.T, cell, line string) bool {
 	return cell == "yes"
 }
 
-// usedCalls returns the calls that the agent sends. If bundled is set, it returns only those that
-// the bundled driver answers.
+// usedCalls returns the calls that docs/csi.md marks as sent by the agent. If bundled is true, it
+// returns only the calls that the bundled driver answers.
 func usedCalls(t *testing.T, bundled bool) []string {
 	t.Helper()
 	tables := csiTables(t)
@@ -99,10 +100,10 @@ var specCapabilities = map[string]map[int32]string{
 	"Of the node": csi.NodeServiceCapability_RPC_Type_name,
 }
 
-// TestCSITable compares docs/csi.md with the code. The page must list everything in the
-// specification exactly once. The code outside the CSI client must send exactly the calls that the
-// page marks as sent. The bundled driver must implement exactly the calls that the page assigns to
-// it. All tests that the page names must exist, and each used row must name a test.
+// TestCSITable compares docs/csi.md with the code. The page must list every call and capability of
+// the CSI specification exactly once. It must mark exactly the calls that the agent sends and the
+// calls that the bundled driver implements. Every test that the page names must exist, and each row
+// that is in use must name a test.
 func TestCSITable(t *testing.T) {
 	tables, known, sent, bundled := csiTables(t), knownTests(t), sentCalls(t), bundledCalls(t)
 	want := map[string][]string{}
@@ -160,7 +161,8 @@ func hasSecrets(service, method string) bool {
 	return m != nil && m.Input().Fields().ByName("secrets") != nil
 }
 
-// goFiles calls do for each Go file below the given directories of the project, except test files.
+// goFiles calls the function do for each Go file below the given directories of the project, except
+// test files.
 func goFiles(t *testing.T, do func(path string), dirs ...string) {
 	t.Helper()
 	eachFile(t, func(path string) {
@@ -230,8 +232,9 @@ var (
 	anyCall      = regexp.MustCompile(`\w\.(\w+)[({]`)
 )
 
-// sentCalls returns the calls that the code sends, each with a file that sends it. A call counts as
-// sent if code outside the CSI client makes a request for it, or calls the client's method for it.
+// sentCalls returns the calls that the agent sends, each with a file that sends the call. A call
+// counts as sent if code outside the CSI client creates a request for the call or uses a client
+// method that sends it.
 func sentCalls(t *testing.T) map[string]string {
 	t.Helper()
 	by, inner := map[string][]string{}, map[string][]string{} // maps requests and client methods to their CSI calls, and to the other client methods that they call
@@ -261,7 +264,7 @@ func sentCalls(t *testing.T) map[string]string {
 			}
 		})
 	}, "volmgr/csiclient")
-	for method, names := range inner { // for example, Info calls askNode, which calls the plugin
+	for method, names := range inner { // such as Info, which calls askNode
 		for _, name := range names {
 			by[method] = append(by[method], by[name]...)
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// everyRPC sends the commands for the complete life of a volume through volctl. It runs a step if
-// docs/csi.md marks one of the step's calls as sent. For the bundled driver, the page must also say
-// that the driver answers the call.
+// everyRPC runs the volctl commands for the complete life of a volume. It runs a step if
+// docs/csi.md marks a call of the step as sent. With the bundled driver, the page must also mark
+// the call as answered by the driver.
 type everyRPC struct {
 	*harness.Host
 	plugin   string
@@ -36,7 +36,7 @@ var rpcSteps = []rpcStep{
 	{[]string{"CreateVolume"}, func(e *everyRPC) {
 		args := []string{"volume", "create", "data", "--plugin", e.plugin, "--size", "64MiB"}
 		if e.plugin == "local" {
-			args = append(args, "--param", "type=directory") // only volumes of this type have quotas
+			args = append(args, "--param", "type=directory") // only directory volumes have quotas
 		}
 		e.Volctl(args...)
 	}},
@@ -53,7 +53,7 @@ var rpcSteps = []rpcStep{
 	{[]string{"ControllerExpandVolume", "NodeExpandVolume"}, func(e *everyRPC) { e.expand() }},
 	{[]string{"ControllerModifyVolume"}, func(e *everyRPC) { e.Volctl("volume", "modify", "data", e.modify) }},
 	{[]string{"CreateSnapshot"}, func(e *everyRPC) { e.snapshot = e.take("create", "data", "one") }},
-	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // the agent itself calls GetSnapshot in the previous step and in the delete step
+	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // other steps make this call
 	{[]string{"ListSnapshots"}, func(e *everyRPC) { e.says(e.snapshot, "volume", "snapshot", "list", "--plugin", e.plugin, "-q") }},
 	{[]string{"DeleteSnapshot"}, func(e *everyRPC) { e.Volctl("volume", "snapshot", "delete", e.plugin, e.snapshot, "-y") }},
 	{[]string{"CreateVolumeGroupSnapshot"}, func(e *everyRPC) { e.group = e.take("group", "create", "two", "data") }},
@@ -64,8 +64,8 @@ var rpcSteps = []rpcStep{
 	{[]string{"DeleteVolume"}, func(e *everyRPC) { e.Volctl("volume", "delete", "data", "-y", "--confirm=data") }},
 }
 
-// registerAnew deregisters the volume and registers it again, so that the agent must validate
-// storage that it did not create.
+// registerAnew deregisters the volume and registers it again. The agent must then validate the
+// storage as if it had not created it.
 func (e *everyRPC) registerAnew() {
 	e.T.Helper()
 	external := e.Volctl("volume", "status", "data", "-o", "go-template={{.spec.external_id}}")
@@ -75,8 +75,8 @@ func (e *everyRPC) registerAnew() {
 	e.Volctl("volume", "register", file)
 }
 
-// context returns the volume context that the recording plugin gave to the volume. The plugin
-// checks that the agent returns this context.
+// context returns the volume context that the recording plugin chose for the volume. The plugin
+// checks that the agent sends the same context.
 func (e *everyRPC) context() string {
 	if e.plugin == "rec" {
 		return "csitest/name: " + "data"
@@ -86,8 +86,8 @@ func (e *everyRPC) context() string {
 
 func (e *everyRPC) claim() { e.Volctl("volume", "claim", "data", "--alloc", "a", "--owner", "none") }
 
-// take takes a snapshot of a volume in use. The bundled driver then requires consistency=per-file,
-// because processes may change a directory's files during the copy.
+// take creates a snapshot of a volume in use. For the bundled driver it adds consistency=per-file,
+// which the driver requires because processes may change files during the copy.
 func (e *everyRPC) take(args ...string) string {
 	e.T.Helper()
 	args = append([]string{"volume", "snapshot"}, append(args, "-q")...)
@@ -97,8 +97,9 @@ func (e *everyRPC) take(args ...string) string {
 	return e.Volctl(args...)
 }
 
-// expand expands a volume in use. For the bundled driver it expands an unused volume, because some
-// hosts cannot grow the driver's file systems in use. That file system grows at the next mount.
+// expand expands a volume in use. With the bundled driver it expands an unused volume, because some
+// hosts cannot grow the driver's file systems while they are in use. The file system then grows at
+// the next mount.
 func (e *everyRPC) expand() {
 	e.T.Helper()
 	if e.plugin != "local" {
@@ -112,7 +113,7 @@ func (e *everyRPC) expand() {
 	e.Volctl("volume", "delete", "image", "-y")
 }
 
-// says fails the test unless the output of volctl contains the given word.
+// says fails the test unless the output of the volctl command contains the given word.
 func (e *everyRPC) says(word string, args ...string) {
 	e.T.Helper()
 	if out := e.Volctl(args...); word == "" || !strings.Contains(out, word) {
@@ -120,8 +121,8 @@ func (e *everyRPC) says(word string, args ...string) {
 	}
 }
 
-// run runs each step that makes one of the given calls. It fails the test for a call that no step
-// makes.
+// run runs each step that makes one of the given calls. It fails the test if no step makes one of
+// the calls.
 func (e *everyRPC) run(calls []string) {
 	e.T.Helper()
 	left := slices.Clone(calls)
@@ -180,8 +181,8 @@ func TestEveryRPC(t *testing.T) {
 
 var okCalls = regexp.MustCompile(`(?m)^volagent_plugin_rpc_duration_seconds_count{code="OK",method="(\w+)",plugin="local"}|^(volagent_plugin_probe_duration_seconds_count){code="OK",plugin="local"}`)
 
-// TestEveryRPCBundled does the same as TestEveryRPC with the bundled driver. It takes the calls
-// from the agent's metrics.
+// TestEveryRPCBundled makes the same checks as TestEveryRPC with the bundled driver. It reads the
+// calls from the agent's metrics.
 func TestEveryRPCBundled(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)

@@ -13,7 +13,7 @@ import (
 )
 
 // TestIdlePlugin checks that a ready plugin with a mounted volume receives at most one probe per
-// interval, and no other call.
+// interval and no other call.
 func TestIdlePlugin(t *testing.T) {
 	t.Parallel()
 	const interval, probes = 200 * time.Millisecond, 10
@@ -35,8 +35,8 @@ func TestIdlePlugin(t *testing.T) {
 	}
 }
 
-// TestNeverReady checks a plugin that never opens its socket. After its first start has failed, the
-// node status reports the plugin as a problem, even during a later start.
+// TestNeverReady checks a plugin that never opens its socket. After the first start has failed, the
+// node status must report the plugin as a problem, even while another start is in progress.
 func TestNeverReady(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
@@ -50,8 +50,8 @@ func TestNeverReady(t *testing.T) {
 }
 
 // TestPluginAway checks a plugin that cannot start. A claim waits until its own timeout and then
-// fails with the plugin's last output. Mounted volumes stay untouched. A detach waits, and
-// completes once the plugin is ready again.
+// fails with the last lines that the plugin printed. Mounted volumes stay mounted. A detach waits,
+// and completes when the plugin is ready again.
 func TestPluginAway(t *testing.T) {
 	t.Parallel()
 	h := harness.NewRecorded(t, "10s", nil)
@@ -84,7 +84,7 @@ func TestPluginAway(t *testing.T) {
 	h.ExpectCalls(mark)
 
 	h.Must(os.Remove(broken))
-	h.Volctl("plugin", "start", "rec") // do not wait for the restart delay
+	h.Volctl("plugin", "start", "rec") // start the plugin without its restart delay
 	if r := <-detached; r.Code != 0 {
 		t.Errorf("the detach: exit %d, %s", r.Code, r.Err)
 	}

@@ -13,12 +13,13 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestFusePlugin checks a plugin that serves FUSE file systems itself, so its mounts die with its
-// process. After a kill of the plugin, or of the plugin and the agent, the agent repairs the
-// volume. It unpublishes all claims, unstages the volume, and then stages and publishes it again.
-// The claims keep their paths and their data. The agent cannot unmount a dead mount while a process
-// has a file open on it. An event then names the process, and the repair continues once the process
-// closes the file. The next agent recognizes the new mounts at once.
+// TestFusePlugin checks a plugin that serves FUSE file systems in its own process, so its mounts
+// die with the process. After a kill of the plugin, or of the plugin and the agent, the agent
+// repairs the volume. It unpublishes all claims, unstages the volume, and then stages and publishes
+// the volume again. The claims keep their paths and their data. While a process has a file open on
+// a dead mount, the agent cannot unmount it. An event then names the process, and the repair
+// continues when the process closes the file. After a restart, the agent recognizes the new mounts
+// at once.
 func TestFusePlugin(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
@@ -33,7 +34,7 @@ func TestFusePlugin(t *testing.T) {
 	h.Must(os.WriteFile(files[0], []byte("kept"), 0o644))
 	h.ExpectExit(4, `in use, by "data"; 2 claims have FUSE mounts, which break if`, "plugin", "restart", "rec")
 	killed := func() { h.Must(syscall.Kill(h.PluginPID("rec"), syscall.SIGKILL)) }
-	mounted := func() { // waits for the data and for the agent's report
+	mounted := func() { // the status must agree
 		t.Helper()
 		for _, file := range files {
 			h.Await("the data to be back", func() bool {
@@ -67,7 +68,7 @@ func TestFusePlugin(t *testing.T) {
 	h.Await("the events to say who is in the way", func() bool {
 		return strings.Contains(h.Volctl("events", "--volume", "data"), fmt.Sprintf("device or resource busy, held by pid %d", os.Getpid()))
 	})
-	_ = held.Close() // the flush fails, because no process serves the file system
+	_ = held.Close() // Close fails, because no process serves the file system
 	mounted()
 
 	log, mounts, mark := h.StartWriter(filepath.Dir(files[0])), h.Mounts(), h.Mark()
@@ -82,16 +83,17 @@ func TestFusePlugin(t *testing.T) {
 	}
 }
 
-// TestAnotherServer checks a plugin that a wrapper process starts. The plugin dies, and the wrapper
-// starts it again. The agent counts this as a restart, checks the plugin's volumes, and repairs
-// mounts that died with the plugin.
+// TestAnotherServer checks a plugin that runs as the child of a shell script. When the plugin dies,
+// the script starts it again. The agent must count a restart, check the plugin's volumes, and
+// repair the mounts that died with the plugin.
 func TestAnotherServer(t *testing.T) {
 	t.Parallel()
 	h := harness.NewRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	self, err := os.Executable()
 	h.Must(err)
 	script := filepath.Join(h.Dir, "plugin")
-	h.Must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755)) // the second start replaces the shell
+	// The second process replaces the shell.
+	h.Must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755))
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "rec.yaml"), []byte(strings.ReplaceAll(h.ReadFiles("plugins.d/rec.yaml"), self, script)), 0o644))
 	h.Start("rec")
 	h.Register("data", "single-node-writer")

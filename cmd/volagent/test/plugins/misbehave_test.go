@@ -17,9 +17,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// Each test in this file uses a plugin that misbehaves in a way that was observed in a real plugin.
-// Each test asserts that the agent followed the rules of CSI (see ExpectNoViolations) and that no
-// leftovers remain (see ExpectClean).
+// Each test in this file uses a plugin with a fault that a real plugin has shown. Each test asserts
+// that the agent followed the rules of CSI (see ExpectNoViolations) and that no leftovers remain
+// (see ExpectClean).
 
 // These are short names for the calls in the life of a volume.
 const (
@@ -31,7 +31,7 @@ const (
 	uncp  = csitest.ControllerUnpublish
 )
 
-// early sets faults before the plugin starts.
+// early sets faults that apply from the start of the plugin.
 func early(t *testing.T, c *csitest.Config, faults ...csitest.Fault) {
 	t.Helper()
 	if err := os.MkdirAll(c.Base, 0o711); err != nil {
@@ -42,8 +42,8 @@ func early(t *testing.T, c *csitest.Config, faults ...csitest.Fault) {
 	}
 }
 
-// TestMisbehaving makes one call of a plugin, or all calls of one method, misbehave. The claim must
-// still succeed, and the agent must make exactly the listed calls.
+// TestMisbehaving makes one call, or all calls of one method, misbehave in the plugin. The claim
+// must still succeed, and the agent must make exactly the listed calls.
 func TestMisbehaving(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -88,7 +88,7 @@ func TestMisbehaving(t *testing.T) {
 	}
 }
 
-// TestNothingUsable checks a plugin that never makes a usable mount. The claim must fail with the
+// TestNothingUsable checks a plugin whose mounts are never usable. The claim must fail with the
 // reason, print no path, and leave no mount or directory on the host.
 func TestNothingUsable(t *testing.T) {
 	t.Parallel()
@@ -122,8 +122,8 @@ func TestNothingUsable(t *testing.T) {
 	}
 }
 
-// TestLatePublish checks a mount that appears after a publish and its unpublish have both returned
-// OK. The agent must notice the mount and unpublish it.
+// TestLatePublish checks a NodePublishVolume and a NodeUnpublishVolume that both return OK before
+// the mount appears. The agent must notice the late mount and unpublish it.
 func TestLatePublish(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "5s", nil)
@@ -139,9 +139,9 @@ func TestLatePublish(t *testing.T) {
 	}
 }
 
-// TestTimeoutIsNoFailure checks a call that exceeds its deadline and then succeeds in the plugin.
-// The agent undoes the call with exactly one unstage. If the late call was the publish, the agent
-// first sends exactly one unpublish.
+// TestTimeoutIsNoFailure checks a call that exceeds its deadline but then succeeds in the plugin.
+// The agent must undo the call with exactly one NodeUnstageVolume. If the late call was
+// NodePublishVolume, the agent must first send exactly one NodeUnpublishVolume.
 func TestTimeoutIsNoFailure(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{st, pub} {
@@ -165,9 +165,9 @@ func TestTimeoutIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestUnstageGoesOn checks an unstage that exceeds its deadline and continues in the plugin. When
-// the unstage completes, it removes the staging mount that exists at that moment. Therefore the
-// next claim must wait until the unstage has ended.
+// TestUnstageGoesOn checks a NodeUnstageVolume that exceeds its deadline and continues in the
+// plugin. When the call ends, it removes any staging mount that exists at that time. Therefore the
+// next claim must wait until the call has ended.
 func TestUnstageGoesOn(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "3s", func(c *csitest.Config) { c.Attach = false })
@@ -183,14 +183,14 @@ func TestUnstageGoesOn(t *testing.T) {
 	if got := strings.Count(h.Mounts(), "\n"); got != 2 {
 		t.Errorf("the staging and the target are to be mounted:\n%s", h.Mounts())
 	}
-	h.ExpectCalls(mark, unpub, unst, unst, st, pub) // the agent sent no calls for a repair
+	h.ExpectCalls(mark, unpub, unst, unst, st, pub) // no other call repaired the volume
 	h.Volctl("volume", "detach", "data", "b")
 	h.ExpectClean("data")
 }
 
-// TestUnstageKills checks a plugin that allows an unstage while the volume is published. This
-// unstage breaks the mounts of the targets. The agent must not send it in that state, not even to
-// repair a missing staging mount while two claims use the volume.
+// TestUnstageKills checks a plugin that accepts a NodeUnstageVolume while the volume is published.
+// Such a call breaks the mounts of all targets. The agent must never send it while the volume is
+// published, not even to repair a missing staging mount while two claims use the volume.
 func TestUnstageKills(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -216,7 +216,7 @@ func TestUnstageKills(t *testing.T) {
 }
 
 // TestBlockReadOnly checks a plugin that ignores the read-only flag for a block device. The agent
-// refuses the claim, because a remount cannot make a device read-only.
+// must refuse the claim, because a remount cannot make a device read-only.
 func TestBlockReadOnly(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "2s", func(c *csitest.Config) { c.LoopDevices = true })

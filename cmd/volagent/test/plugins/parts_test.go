@@ -20,7 +20,7 @@ import (
 // process with its own journal.
 type inParts struct {
 	harness.Recorded
-	cfgs map[string]csitest.Config // maps the name of each part to its configuration
+	cfgs map[string]csitest.Config // keyed by the part's name
 }
 
 func newInParts(t *testing.T) inParts {
@@ -43,7 +43,7 @@ func newInParts(t *testing.T) inParts {
 		h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", part+".yaml"), []byte(text), 0o644))
 	}
 	h.Start("rec")
-	h.Await("all parts", func() bool { // a plugin with one controller is already ready
+	h.Await("all parts", func() bool { // a plugin with one ready controller is already ready
 		all := h.parts()
 		return len(all) == 3 && !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(p api.PluginPart) bool { return p.State != api.PluginReady })
 	})
@@ -77,7 +77,7 @@ func (h inParts) parts() map[string]api.PluginPart {
 	return all
 }
 
-// pids returns the process ids of the parts by name.
+// pids returns the pids of the parts by name.
 func (h inParts) pids() map[string]int {
 	h.T.Helper()
 	pids := map[string]int{}
@@ -95,7 +95,7 @@ func (h inParts) made(part, method string) int {
 	return calls.Mutating().Count(method)
 }
 
-// down stops a part. The returned function starts the part again.
+// down stops a part of the plugin. The returned function starts the part again.
 func (h inParts) down(part string) (up func()) {
 	h.T.Helper()
 	which := []string{"--type", "node"}
@@ -111,8 +111,8 @@ func (h inParts) down(part string) (up func()) {
 }
 
 // TestPartsOfAPlugin checks a plugin with a node part and two controllers. The plugin continues to
-// work with the parts that are running. Claims survive the kill of a controller. A step waits only
-// for the part that it calls. The next agent finds all three parts.
+// work with the running parts, and claims survive the kill of a controller. Each step waits only
+// for the part that it calls. After a restart, the agent finds all three parts.
 func TestPartsOfAPlugin(t *testing.T) {
 	t.Parallel()
 	h := newInParts(t)
@@ -129,7 +129,7 @@ func TestPartsOfAPlugin(t *testing.T) {
 		t.Errorf("controller a attached %d volumes, b %d; they take turns", a, b)
 	}
 
-	// Kill one controller. The other controller makes the call, and the agent restarts the killed
+	// Kill one controller. The agent must use the other controller, and must restart the killed
 	// one.
 	pids := h.pids()
 	h.Must(syscall.Kill(pids["a"], syscall.SIGKILL))
@@ -139,7 +139,7 @@ func TestPartsOfAPlugin(t *testing.T) {
 		t.Errorf("processes %v, were %v", now, pids)
 	}
 
-	// Stop both controllers. A detach makes the calls that the node part can answer.
+	// Stop both controllers. A detach must still make the calls of the node part.
 	h.ExpectExit(4, `hint: volctl plugin restart rec --type controller -y`, "plugin", "restart", "rec", "--type", "controller")
 	h.ExpectExit(0, `restarted controller "a" of plugin "rec"`, "plugin", "restart", "rec", "--type", "controller", "--instance", "a")
 	upA, upB := h.down("a"), h.down("b")
@@ -157,8 +157,8 @@ func TestPartsOfAPlugin(t *testing.T) {
 	h.Volctl("wait", "--volume", "v1", "--for", "free", "--timeout", "30s")
 	upB()
 
-	// Stop the node part. The agent still sends ControllerPublishVolume, and the mount waits for
-	// the node part.
+	// Stop the node part. The agent must still send ControllerPublishVolume. The mount must wait
+	// for the node part.
 	up := h.down("node")
 	attached := func() int {
 		return h.made("a", csitest.ControllerPublish) + h.made("b", csitest.ControllerPublish)
@@ -174,12 +174,12 @@ func TestPartsOfAPlugin(t *testing.T) {
 	h.Volctl("wait", "--volume", "v4", "--for", "mounted", "--timeout", "30s")
 	h.Volctl("wait", "--volume", "v2", "--for", "free", "--timeout", "30s")
 
-	// Kill the node part. The agent restarts it, and a detach waits for it.
+	// Kill the node part. The agent must restart the node part, and a detach must wait for it.
 	h.Must(syscall.Kill(h.pids()["node"], syscall.SIGKILL))
 	h.Volctl("volume", "detach", "v3", "a")
 	h.Volctl("wait", "--plugin", "rec", "--timeout", "30s")
 
-	// The next agent takes over all three parts.
+	// The next agent must take over all three parts.
 	pids = h.pids()
 	h.Kill()
 	h.Start("rec")

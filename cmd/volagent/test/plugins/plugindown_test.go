@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// expectFailureAtOnce runs volctl and asserts that it fails without waiting for a plugin. The exit
+// expectFailureAtOnce asserts that a volctl command fails without waiting for a plugin. The exit
 // code must be 6, and the error must contain the hint.
 func expectFailureAtOnce(h harness.Recorded, hint string, args ...string) {
 	h.T.Helper()
@@ -25,9 +25,9 @@ func expectFailureAtOnce(h harness.Recorded, hint string, args ...string) {
 	}
 }
 
-// TestPluginStaysDown checks a plugin that does not become ready without the operator. The agent
-// refuses requests that need this plugin at once, and names the command that starts the plugin. A
-// claim waits only while a plugin restarts.
+// TestPluginStaysDown checks a plugin that becomes ready only by an action of the operator. The
+// agent refuses requests that need the plugin at once, and names the command that starts the
+// plugin. A claim waits only for a plugin that is restarting.
 func TestPluginStaysDown(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -46,8 +46,8 @@ func TestPluginStaysDown(t *testing.T) {
 	h.Volctl("volume", "claim", "data", "--timeout", "60s")
 	h.Volctl("volume", "detach", "data")
 
-	// The agent refuses this plugin at its start, so it does not know the name of the plugin's
-	// driver.
+	// The agent refuses this plugin file when it starts, so it never learns the name of the
+	// plugin's driver.
 	self, err := os.Executable()
 	h.Must(err)
 	cfg := csitest.Config{Base: filepath.Join(h.Dir, "q"), DriverName: "bad.example.com", NoController: true}
@@ -63,9 +63,9 @@ func TestPluginStaysDown(t *testing.T) {
 	expectFailureAtOnce(h, "volctl plugin status bad", "volume", "validate", file)
 }
 
-// TestLimitsChange checks that the agent requests the limits from the node part again after a
-// controller reports that the host is full. The agent reports a changed node id, and volumes stay
-// attached under the old node id.
+// TestLimitsChange checks that the agent asks the node part for the volume limit again after a
+// controller has reported that the host is full. If the node id changes, the agent reports the
+// change, and volumes stay attached under the old node id.
 func TestLimitsChange(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.MaxVolumes = 3 })

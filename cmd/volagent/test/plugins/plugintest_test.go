@@ -19,8 +19,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// tested returns a host with a plugin "rec" to test. The host does not check the rules of CSI,
-// because a plugin test breaks some of these rules on purpose.
+// tested returns a host with a plugin "rec" for `volctl plugin test`. The host does not check that
+// the agent follows CSI, because a plugin test breaks some rules of CSI on purpose.
 func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config)) harness.Recorded {
 	t.Helper()
 	h := harness.Recorded{Host: harness.NewHost(t)}
@@ -33,7 +33,8 @@ func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config
 	}
 	h.WritePlugin(deadline)
 	h.Start("rec")
-	t.Cleanup(func() { h.Must(h.Config.Faults().Clear()) }) // end the calls that hang
+	// End hung calls, so that they do not outlive the agent.
+	t.Cleanup(func() { h.Must(h.Config.Faults().Clear()) })
 	return h
 }
 
@@ -54,7 +55,7 @@ func testPlugin(h harness.Recorded, flags ...string) (pluginTest, harness.Result
 	return out, r
 }
 
-// odd returns the results that are neither OK nor skipped, by check.
+// odd returns all results that are neither OK nor skipped. The keys are the names of the checks.
 func (p pluginTest) odd() map[string]string {
 	odd := map[string]string{}
 	for _, c := range p.Checks {
@@ -91,8 +92,8 @@ const (
 	broken = api.CheckBroken
 )
 
-// TestPluginTest checks that a plugin test detects each known unusual behaviour of plugins. The
-// verdict must match the effect of that behaviour in the agent's own tests.
+// TestPluginTest checks that a plugin test detects each known misbehaviour of plugins. The verdict
+// must fit the effect that the misbehaviour has in the other tests.
 func TestPluginTest(t *testing.T) {
 	t.Parallel()
 	always := func(f csitest.Fault) func(*testing.T, *csitest.Config) {
@@ -105,11 +106,11 @@ func TestPluginTest(t *testing.T) {
 		name  string
 		tune  func(*testing.T, *csitest.Config)
 		flags []string
-		// odd lists the expected results that are not OK. For a plugin that stages, odd may omit
-		// the check publish-unstaged, because the recording plugin bind-mounts any directory. odd
-		// may also omit checks whose calls the plugin test gave up.
+		// odd lists the expected results that are not OK. The result of publish-unstaged is
+		// optional for a plugin with staging, because the recording plugin bind-mounts any
+		// directory. The results of checks that abandon a call are optional too.
 		odd  map[string]string
-		said map[string]string // expected words in each check's explanation, by check
+		said map[string]string // expected words in each check's explanation
 	}{
 		{name: "a good one", flags: []string{"--kill"}, said: map[string]string{"kill-mounted": "survives"}},
 		{name: "capabilities that nobody has heard of", tune: func(_ *testing.T, c *csitest.Config) { c.UnknownCapabilities = true },
@@ -138,7 +139,8 @@ func TestPluginTest(t *testing.T) {
 		{name: "argv", tune: always(csitest.Fault{Twist: csitest.Argv}), odd: map[string]string{"argv-path": copes}},
 		{name: "sharing", tune: always(csitest.Fault{Twist: csitest.Sharing}), odd: map[string]string{"stage": broken},
 			said: map[string]string{"stage": "is not in a shared mount"}},
-		{name: "served", tune: always(csitest.Fault{Method: st, Twist: csitest.Served}), // the file system serves only its root directory
+		// This file system answers only for its root directory.
+		{name: "served", tune: always(csitest.Fault{Method: st, Twist: csitest.Served}),
 			odd: map[string]string{"write": broken, "stats": copes}, said: map[string]string{"mounted": "fuse"}},
 
 		{name: "read-only is ignored", tune: always(csitest.Fault{Method: pub, IgnoreReadOnly: true}), odd: map[string]string{"read-only": copes}},
@@ -159,7 +161,8 @@ func TestPluginTest(t *testing.T) {
 			t.Parallel()
 			h := tested(t, "10s", tt.tune)
 			got, r := testPlugin(h, tt.flags...)
-			// On a busy machine the test may give up a call before it has sent the call.
+			// On a busy machine the test may abandon a call before the call is sent. Repeat the
+			// test then.
 			for again := 0; again < 5 && tt.said["given-up-stage"] != "" && strings.HasPrefix(got.check("given-up-stage").Said, "the call was given up after"); again++ {
 				got, r = testPlugin(h, tt.flags...)
 			}
@@ -167,8 +170,8 @@ func TestPluginTest(t *testing.T) {
 			if want == nil {
 				want = map[string]string{}
 			}
-			// On a busy machine the undo call may overtake a call that the test gave up. This
-			// happens with every plugin that does not queue its calls.
+			// On a busy machine an undo call may overtake the call that the test abandoned. This
+			// can happen with every plugin that does not queue its calls.
 			for _, may := range []string{"publish-unstaged", "given-up-stage", "given-up-publish"} {
 				if got.check(may).Result == copes {
 					want[may] = copes
@@ -195,8 +198,8 @@ func TestPluginTest(t *testing.T) {
 	}
 }
 
-// TestPluginTestLocal checks that the bundled driver passes all checks with directories and with
-// images, and that the test may kill the driver's process.
+// TestPluginTestLocal checks that the bundled driver passes all checks of a plugin test, with
+// directories and with images. With --kill, the test may kill the driver's process.
 func TestPluginTestLocal(t *testing.T) {
 	t.Parallel()
 	h := harness.Recorded{Host: harness.NewHost(t)}
@@ -216,7 +219,7 @@ func TestPluginTestLocal(t *testing.T) {
 }
 
 // TestPluginTestBeside checks that a plugin test does not disturb a volume in use. The agent
-// refuses --kill while the plugin has a volume in use.
+// refuses the option --kill while the plugin has a volume in use.
 func TestPluginTestBeside(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
@@ -257,7 +260,7 @@ func TestPluginTestOwnVolume(t *testing.T) {
 		c.AnyVolume, c.WantSecrets, c.VolumeContext = true, map[string]string{"key": "s3cret"}, map[string]string{"pool": "a"}
 	})
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "key"), []byte("s3cret\n"), 0o600))
-	// Write a file as the user of the volume.
+	// Register a volume and write a file to it, as its user would do.
 	h.RegisterWith("external_id: ext/data\ncontext: {pool: a}\nsecrets: {key: {file: " + h.Dir + "/key}}\n")
 	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
 	h.Must(os.WriteFile(filepath.Join(path, "mine"), []byte("kept"), 0o644))
@@ -290,8 +293,8 @@ func TestPluginTestOwnVolume(t *testing.T) {
 	}
 }
 
-// TestPluginTestCutShort kills the agent at different points of a plugin test. The next agent must
-// undo the effects of the test.
+// TestPluginTestCutShort kills the agent at different moments of a plugin test. The next agent must
+// undo all effects of the test.
 func TestPluginTestCutShort(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{csitest.CreateVolume, cp, st, pub, unpub, unst, uncp, csitest.DeleteVolume} {
@@ -310,14 +313,14 @@ func TestPluginTestCutShort(t *testing.T) {
 				return strings.Contains(h.Volctl("events"), "plugin-test-cleaned")
 			})
 			nothingLeft(h)
-			h.Volctl("plugin", "stop", "rec") // succeeds only if the plugin is not in use
+			h.Volctl("plugin", "stop", "rec") // stop succeeds only if the plugin is not in use
 			h.Volctl("plugin", "start", "rec")
 		})
 	}
 }
 
-// TestPluginTestStopped checks that the agent stops in time during a plugin test. This agent or the
-// next agent undoes the effects of the test.
+// TestPluginTestStopped stops the agent during a plugin test. The agent must end in time, and
+// either this agent or the next one must undo the effects of the test.
 func TestPluginTestStopped(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
@@ -340,8 +343,8 @@ func TestPluginTestStopped(t *testing.T) {
 	nothingLeft(h)
 }
 
-// TestPluginTestInterrupted checks that Ctrl-C ends a plugin test and that the agent undoes the
-// test's effects. During a test the agent refuses a second test, and the plugin counts as in use.
+// TestPluginTestInterrupted ends a plugin test with Ctrl-C. The agent must undo the effects of the
+// test. While a test runs, the agent refuses a second test, and the plugin counts as in use.
 func TestPluginTestInterrupted(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
@@ -368,8 +371,8 @@ func TestPluginTestInterrupted(t *testing.T) {
 	h.Volctl("plugin", "stop", "rec")
 }
 
-// TestPluginTestRegisteredMeanwhile registers a volume while a plugin test uses it. The agent
-// allows the registration only after the test has undone its effects.
+// TestPluginTestRegisteredMeanwhile registers a volume while a plugin test uses the same storage.
+// The agent must allow the registration only after the test has undone its effects.
 func TestPluginTestRegisteredMeanwhile(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
@@ -391,7 +394,7 @@ func TestPluginTestRegisteredMeanwhile(t *testing.T) {
 	h.ExpectExit(0, "registered", "volume", "register", file)
 }
 
-// TestPluginTestOutOfTime lets the time limit of a plugin test interrupt a call. The interrupted
+// TestPluginTestOutOfTime checks a plugin test whose time limit interrupts a call. The interrupted
 // call must not count as a failure of the plugin.
 func TestPluginTestOutOfTime(t *testing.T) {
 	t.Parallel()
@@ -404,7 +407,7 @@ func TestPluginTestOutOfTime(t *testing.T) {
 	nothingLeft(h)
 }
 
-// TestPluginTestRefused checks that the agent refuses impossible tests at once.
+// TestPluginTestRefused checks that the agent at once refuses tests that it cannot run.
 func TestPluginTestRefused(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.CreateDelete = false })
@@ -430,11 +433,11 @@ func TestPluginTestRefused(t *testing.T) {
 }
 
 // TestPluginTestParts tests a plugin with several parts. Each call must reach the right part, and
-// --kill must kill the node part.
+// the option --kill must kill the node part.
 func TestPluginTestParts(t *testing.T) {
 	t.Parallel()
 	h := newInParts(t)
-	clear(h.cfgs) // do not check the journals, because a plugin test breaks rules of CSI
+	clear(h.cfgs) // ignore violations of CSI, which a plugin test causes on purpose
 	pids := h.pids()
 	got, r := testPlugin(h.Recorded, "--kill")
 	for check, result := range got.odd() {

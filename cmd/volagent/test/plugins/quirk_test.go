@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// Each test in this file uses a plugin with a permanent property of a real plugin.
+// Each test in this file uses a plugin with a permanent peculiarity that a real plugin has.
 
 // TestQuirks claims, uses and detaches a volume with plugins of many kinds.
 func TestQuirks(t *testing.T) {
@@ -62,8 +62,8 @@ func TestQuirks(t *testing.T) {
 	}
 }
 
-// TestNoNodeService checks a plugin without a node service. The agent refuses a claim with the
-// reason, and sends no useless call to the controller.
+// TestNoNodeService checks a plugin without a node service. The agent must refuse a claim with the
+// reason, and must not call the controller.
 func TestNoNodeService(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.NoNode = true })
@@ -86,11 +86,12 @@ func TestSecretsEverywhere(t *testing.T) {
 		h.Must(os.WriteFile(filepath.Join(h.Dir, name), []byte(name), 0o600))
 	}
 	h.RegisterWith("external_id: x\nsecrets:\n  user: {file: " + h.Dir + "/u}\n  key: {file: " + h.Dir + "/k}\n")
-	h.UseTwice() // the plugin reports a call without secrets as a violation
+	h.UseTwice() // the plugin records a violation for each call without secrets
 }
 
-// TestOldSocket checks a plugin that cannot replace its socket file. After a kill the file remains
-// and refuses connections. The agent must remove the file before it restarts the plugin.
+// TestOldSocket checks a plugin that fails to start if its socket file already exists. After a
+// kill, the old socket file remains and refuses connections. The agent must remove the file before
+// it restarts the plugin.
 func TestOldSocket(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.OldSocket = true })
@@ -113,8 +114,8 @@ func TestOldSocket(t *testing.T) {
 }
 
 // TestFuseDaemons checks FUSE daemons that serve mounts and belong to the plugin's process group.
-// The agent never signals the whole group, so the daemons survive a restart of the plugin and a
-// stop of the agent.
+// The agent must never signal the whole process group, so that the daemons survive a restart of the
+// plugin and a stop of the agent.
 func TestFuseDaemons(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -148,7 +149,7 @@ func TestFuseDaemons(t *testing.T) {
 }
 
 // TestSharedPropagation checks a plugin that needs shared mount propagation on the parent of the
-// staging path. With shared propagation the volume can be staged repeatedly. Otherwise the agent
+// staging path. With shared propagation, the volume can be staged repeatedly. Without it, the agent
 // logs the problem and its fix, and the claim fails with the plugin's error.
 func TestSharedPropagation(t *testing.T) {
 	t.Parallel()
@@ -184,7 +185,7 @@ func TestSharedPropagation(t *testing.T) {
 			if r.Code != 5 || !strings.Contains(r.Err, "is not in a shared mount") {
 				t.Errorf("exit %d, %s", r.Code, r.Err)
 			}
-			h.Must(h.Config.Faults().Clear()) // unstage also needs shared propagation
+			h.Must(h.Config.Faults().Clear()) // without the fault, NodeUnstageVolume succeeds
 			h.ExpectClean("data")
 		})
 	}

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// removePluginFile moves the file of plugin "rec" out of the plugin directory and returns the new
-// path.
+// removePluginFile moves the file of the plugin "rec" out of the plugin directory and returns its
+// new path.
 func removePluginFile(h harness.Recorded) string {
 	h.T.Helper()
 	file := filepath.Join(h.Dir, "rec.yaml")
@@ -24,9 +24,9 @@ func removePluginFile(h harness.Recorded) string {
 	return file
 }
 
-// TestPluginRegister checks a plugin that was registered at run time. The plugin's process survives
-// a kill of the agent. The registration remains until the plugin is deregistered. The agent refuses
-// the deregister while the plugin is in use.
+// TestPluginRegister checks a plugin that was registered by a command. The plugin's process
+// survives a kill of the agent, and the registration remains until a user deregisters the plugin.
+// The agent refuses the deregister while the plugin is in use.
 func TestPluginRegister(t *testing.T) {
 	t.Parallel()
 	h := harness.NewRecorded(t, "10s", nil)
@@ -57,7 +57,7 @@ func TestPluginRegister(t *testing.T) {
 	}
 	refused()
 	h.ExpectCalls(mark)
-	h.Must(os.Remove(file)) // the agent must not need the file again
+	h.Must(os.Remove(file)) // the agent no longer needs the file
 	h.Volctl("volume", "detach", "data", "a")
 
 	h.ExpectExit(3, `near: "rec"`, "plugin", "deregister", "recc")
@@ -79,14 +79,14 @@ func TestPluginRegister(t *testing.T) {
 	h.Kill()
 	h.Start("local")
 	gone()
-	h.ExpectExit(0, "data", "volume", "list") // the volume stays registered
+	h.ExpectExit(0, "data", "volume", "list") // the volume must stay registered
 	if _, err := os.Stat(filepath.Join(h.Dir, "d", "plugins", "rec", "state")); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestPluginDeregisterForced checks that a forced deregister stops a plugin in use. After the next
-// registration the claim continues unchanged.
+// TestPluginDeregisterForced checks that a forced deregister stops a plugin in use. After the
+// plugin is registered again, the claim must continue unchanged.
 func TestPluginDeregisterForced(t *testing.T) {
 	t.Parallel()
 	h := harness.NewRecorded(t, "10s", nil)
@@ -116,7 +116,7 @@ func TestPluginDeregisterForced(t *testing.T) {
 }
 
 // TestPluginRegisterBad checks that the agent refuses an invalid plugin file and reports the number
-// of the bad line. A plugin that does not become ready stays registered.
+// of the bad line. A valid plugin that does not become ready stays registered.
 func TestPluginRegisterBad(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -153,8 +153,8 @@ func TestPluginRegisterBad(t *testing.T) {
 	h.Must(os.Remove(filepath.Join(h.Dir, "plugins.d", "late.yaml")))
 	h.Volctl("plugin", "deregister", "bad")
 
-	// A user can register the bundled driver like any other plugin. After its deregister the
-	// bundled driver has its default definition again.
+	// A user can register the bundled driver like any other plugin. After a deregister, the bundled
+	// driver must have its default definition again.
 	h.ExpectExit(0, `registered plugin "local"`, "plugin", "register", write("id: local\nbuiltin: local\nmax_in_flight: 3\n"))
 	h.ExpectExit(0, `deregistered plugin "local"`, "plugin", "deregister", "local")
 	h.ExpectExit(0, "ready", "plugin", "status", "local")
@@ -190,8 +190,9 @@ func TestPluginRegisterFullDisk(t *testing.T) {
 	h.Volctl("plugin", "deregister", "rec")
 }
 
-// TestPluginRegisterFailingSync checks commits whose last sync fails after their data may have
-// reached the file. The agent refuses the changes, and they must have no effect after a restart.
+// TestPluginRegisterFailingSync checks commits whose last sync fails, although their data may
+// already be in the file. The agent must refuse the changes, and they must have no effect after a
+// restart.
 func TestPluginRegisterFailingSync(t *testing.T) {
 	t.Parallel()
 	h := harness.NewRecorded(t, "10s", nil)
@@ -218,11 +219,11 @@ func TestPluginRegisterFailingSync(t *testing.T) {
 }
 
 // TestPluginInit checks that the agent accepts the plugin files that volctl plugin init writes. The
-// agent pulls no images for them.
+// agent must not pull an image for them.
 func TestPluginInit(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
-	h.Env = append(h.Env, "PATH="+harness.BinDir) // hides the machine's own podman
+	h.Env = append(h.Env, "PATH="+harness.BinDir) // hide podman from the agent
 	h.Start("local")
 	for _, id := range []string{"cephfs", "ebs", "efs", "gcepd", "hostpath", "nfs", "rbd", "s3", "smb"} {
 		file := filepath.Join(h.Dir, id+".yaml")

@@ -18,17 +18,16 @@ func usableMiB(h *harness.Host, path string) uint64 {
 	return st.Blocks * uint64(st.Bsize) >> 20
 }
 
-// TestExpandLocal checks that an image volume of the bundled driver grows while a process uses it.
-// An unmounted image grows at its next claim.
+// TestExpandLocal checks that an image volume of the bundled driver grows while a process uses the
+// volume. An unmounted image must grow at its next claim.
 func TestExpandLocal(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
-	// After a crash of the agent, an interrupted expansion waits for the deadline of the earlier
-	// call. Keep this deadline short.
+	// After a crash, the agent resumes an expansion only after the deadline of the interrupted
+	// call. Therefore the test sets a short deadline.
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "local.yaml"), []byte("id: local\nbuiltin: local\ntimeouts: {node: 10s, controller: 10s}\n"), 0o644))
 	h.Start("local")
-	// This test needs xfs, because growing ext4 in use needs a capability that test machines may
-	// lack.
+	// Use xfs, because growing a mounted ext4 needs a capability that test machines may lack.
 	h.Volctl("volume", "create", "data", "--plugin", "local", "--size", "320MiB", "--param", "type=image", "--fs-type", "xfs")
 	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
 	h.Must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))

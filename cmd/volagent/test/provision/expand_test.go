@@ -103,8 +103,8 @@ func TestExpandUnmounted(t *testing.T) {
 	}
 }
 
-// TestExpandOffline checks a plugin that expands only unused volumes. The agent sends the call once
-// no claim uses the volume. A new claim waits until the expansion is complete.
+// TestExpandOffline checks a plugin that expands only unused volumes. The agent must make the call
+// when no claim uses the volume any more. A new claim must wait until the expansion is complete.
 func TestExpandOffline(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
@@ -130,8 +130,8 @@ func TestExpandOffline(t *testing.T) {
 	h.ExpectCalls(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodeExpand, csitest.NodePublish)
 }
 
-// TestExpandRefused checks an expansion that the plugin refuses with a final error. The command
-// shows the error, and the agent leaves no step incomplete.
+// TestExpandRefused checks an expansion that the plugin permanently refuses. The command must show
+// the error, and the agent must not retry the expansion.
 func TestExpandRefused(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Storage = 16 << 20 })
@@ -146,14 +146,14 @@ func TestExpandRefused(t *testing.T) {
 	if got := h.Volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 8MiB") || !strings.Contains(got, "volctl volume expand data 8MiB") {
 		t.Errorf("status:\n%s", got)
 	}
-	h.Volctl("volume", "claim", "data", "--alloc", "b") // a claim does not retry the expansion
+	h.Volctl("volume", "claim", "data", "--alloc", "b") // a claim must not retry the expansion
 	h.ExpectCalls(mark, csitest.ControllerExpand, csitest.NodeExpand, csitest.NodePublish)
 	h.Volctl("volume", "expand", "data", "8MiB")
 	if got := h.Volctl("volume", "status", "data", "-o", "go-template={{.state}}"); got != "mounted" {
 		t.Errorf("then it is %s", got)
 	}
 
-	// The agent still mounts a volume whose expansion failed.
+	// The agent must still mount a volume whose expansion failed.
 	h.Volctl("volume", "detach", "data", "--all")
 	h.Volctl("volume", "expand", "data", "12MiB")
 	h.AddFaults(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "no"})
@@ -163,8 +163,8 @@ func TestExpandRefused(t *testing.T) {
 	}
 }
 
-// TestExpandTimesOut checks that a command reports its timeout, and that the agent continues the
-// expansion.
+// TestExpandTimesOut checks that a command reports its timeout and that the agent nevertheless
+// continues the expansion.
 func TestExpandTimesOut(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, nil)
@@ -181,7 +181,7 @@ func TestExpandTimesOut(t *testing.T) {
 }
 
 // TestExpandWithdrawn checks that an operator can withdraw an expansion that never succeeds. A
-// claim that waited for the expansion then continues.
+// claim that was waiting for the expansion must then continue.
 func TestExpandWithdrawn(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
@@ -206,8 +206,8 @@ func TestExpandWithdrawn(t *testing.T) {
 	}
 }
 
-// TestExpandCannot checks that the agent refuses an expansion that the plugin does not support. The
-// agent stores no record of this request.
+// TestExpandCannot checks that the agent refuses an expansion that the plugin does not support, and
+// that the agent stores no change.
 func TestExpandCannot(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "20s", nil)
@@ -218,8 +218,8 @@ func TestExpandCannot(t *testing.T) {
 	}
 }
 
-// TestExpandByFile checks that a larger capacity_min in a volume file expands the volume as the
-// command does.
+// TestExpandByFile checks that registering a volume file with a larger capacity_min expands the
+// volume, like the expand command.
 func TestExpandByFile(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "20s", harness.WithExpansion(nil))
@@ -258,12 +258,13 @@ func TestExpandGoesOn(t *testing.T) {
 				if method == csitest.NodeExpand {
 					h.Volctl("volume", "claim", "data", "--alloc", "a")
 				}
-				want := "8388608, to go 8388608" // the file system grows at the next mount
+				want := "8388608, to go 8388608" // the file system grows only at the next mount
 				if method == csitest.NodeExpand {
 					want = "8388608, to go"
 				}
 				h.AddFaults(csitest.Fault{Method: method, KillCaller: moment})
-				h.Try("volume", "expand", "data", "8MiB", "--no-wait") // the agent may die before it answers
+				// The command may fail, because the agent is killed.
+				h.Try("volume", "expand", "data", "8MiB", "--no-wait")
 				if err := h.Cmd.Wait(); err == nil {
 					t.Fatal("the agent was not killed")
 				}

@@ -12,8 +12,9 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// TestRegisterFormats registers volumes of the bundled driver from HCL, from a PersistentVolume and
-// from Nomad's output. Each volume must contain its data at the next claim.
+// TestRegisterFormats registers volumes of the bundled driver from three file formats: HCL, a
+// PersistentVolume, and the output of Nomad. Each volume must still contain its data at the next
+// claim.
 func TestRegisterFormats(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
@@ -74,8 +75,7 @@ spec:
 		file("ebs.yaml", "kind: PersistentVolume\nmetadata: {name: ebs}\nspec: {csi: {driver: ebs.csi.aws.com, volumeHandle: x}}\n"))
 }
 
-// TestExport checks that the exported text of a volume registers the same volume again, in every
-// format.
+// TestExport checks that volumes can be registered again from their exported text, in every format.
 func TestExport(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
@@ -116,8 +116,8 @@ reclaim: delete
 	h.Volctl("volume", "detach", "full")
 }
 
-// TestCreateChangesNoVolume checks that create with flags or with a file never changes an existing
-// volume. Only register changes it.
+// TestCreateChangesNoVolume checks that the create command never changes an existing volume, with
+// flags or with a file. Only the register command may change a volume.
 func TestCreateChangesNoVolume(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)

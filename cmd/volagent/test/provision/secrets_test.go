@@ -22,8 +22,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// plantedHost returns a host with one secret of each kind. It does not start the agent. lines are
-// the lines of a volume file that refer to these secrets.
+// plantedHost returns a host with one secret of each kind, without starting the agent. The result
+// lines contains the lines of a volume file that refer to these secrets.
 func plantedHost(t *testing.T) (h harness.Recorded, lines string) {
 	t.Helper()
 	h = harness.NewRecorded(t, "10s", nil)
@@ -61,7 +61,7 @@ func getPath(h *harness.Host, path string) string {
 	return string(all)
 }
 
-// huntFiles searches all files of the agent, including its log, for the planted secrets.
+// huntFiles searches all of the agent's files, including its log, for the planted secrets.
 func huntFiles(h harness.Recorded, when string) {
 	h.T.Helper()
 	for _, root := range []string{"d", "run", "agent.log", "plugins.d"} {
@@ -99,16 +99,16 @@ func huntProcesses(h harness.Recorded, when string) {
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	h.Must(err)
 	for _, name := range names {
-		raw, _ := os.ReadFile(name) // the process may have ended already
+		raw, _ := os.ReadFile(name) // ReadFile fails if the process has ended
 		harness.HuntSecrets(h.T, when+": "+name, string(raw))
 	}
 }
 
 // TestPlantedSecrets checks that the plugin receives a volume's secrets in the calls that need
-// them, and that they appear nowhere else. It searches the state database with its log and copies,
-// notes, the agent's log, events, answers of the API, arguments, metrics and core dumps. It
-// searches in normal operation, after the plugin has repeated the secrets in an error, and after a
-// crash with the loss of the database.
+// them, and that the secrets appear nowhere else. The test searches the state database with its log
+// and copies, the notes, the agent's log, events, API answers, process arguments, metrics and core
+// dumps. It searches during normal operation, after the plugin has quoted the secrets in an error,
+// and after a crash with the loss of the database.
 func TestPlantedSecrets(t *testing.T) {
 	t.Parallel()
 	h, lines := plantedHost(t)
@@ -120,7 +120,8 @@ func TestPlantedSecrets(t *testing.T) {
 	said := h.Volctl("volume", "validate", dataFile(h, lines), "-o", "json")
 	mark := h.Mark()
 	said += h.Volctl("volume", "create", dataFile(h, lines), "-o", "json")
-	said += h.Volctl("volume", "register", dataFile(h, lines)) // this registration changes nothing
+	// Registering the same file again changes nothing.
+	said += h.Volctl("volume", "register", dataFile(h, lines))
 	h.ExpectSecrets(mark, csitest.CreateVolume, harness.PlantedSecrets)
 	said += h.Volctl("volume", "claim", "data", "--alloc", "a", "-o", "json")
 	for _, method := range []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish} {
@@ -134,7 +135,7 @@ func TestPlantedSecrets(t *testing.T) {
 	huntFiles(h, "mounted")
 	huntProcesses(h, "mounted")
 
-	// The plugin repeats the secrets in an error, unchanged and encoded.
+	// The plugin quotes the secrets in an error, both unchanged and encoded.
 	for _, value := range harness.PlantedSecrets {
 		h.AddFaults(csitest.Fault{Method: csitest.NodePublish, Code: codes.Internal, Message: "cannot use " + value + ", " +
 			base64.StdEncoding.EncodeToString([]byte(value)) + ", " + base64.RawURLEncoding.EncodeToString([]byte(value)) + ", " + hex.EncodeToString([]byte(value))})
@@ -151,7 +152,7 @@ func TestPlantedSecrets(t *testing.T) {
 	huntAPI(h, "repeated")
 	huntFiles(h, "repeated")
 
-	// End the agent with a signal that normally dumps core, and remove the database.
+	// Kill the agent with a signal that normally causes a core dump, and remove the database.
 	pid := h.Cmd.Process.Pid
 	h.Must(h.Cmd.Process.Signal(syscall.SIGABRT))
 	err := h.Cmd.Wait()
@@ -166,16 +167,17 @@ func TestPlantedSecrets(t *testing.T) {
 	huntFiles(h, "crashed")
 	mark = h.Mark()
 	h.Volctl("volume", "detach", "data", "b")
-	h.ExpectSecrets(mark, csitest.ControllerUnpublish, harness.PlantedSecrets) // the agent took the sealed values from the note
+	// The note contained the sealed values.
+	h.ExpectSecrets(mark, csitest.ControllerUnpublish, harness.PlantedSecrets)
 	mark = h.Mark()
 	h.Volctl("volume", "delete", "data", "-y", "--confirm=data")
 	h.ExpectSecrets(mark, csitest.DeleteVolume, harness.PlantedSecrets)
 	huntFiles(h, "deleted")
 }
 
-// TestSecretRotation checks that a changed secret applies to the next call. The agent retries a
-// step that failed with the old value as soon as a user registers the volume again. It must do so
-// even if only the content of the referenced file has changed.
+// TestSecretRotation checks that the next call uses a changed secret. If a step has failed with the
+// old value, the agent must retry the step as soon as a user registers the volume again. This also
+// applies if only the content of the secret's file has changed.
 func TestSecretRotation(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -198,7 +200,7 @@ func TestSecretRotation(t *testing.T) {
 	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
 	h.ExpectSecrets(mark, csitest.NodeStage, map[string]string{"key": "old", "word": "second"})
 
-	// New content of a secret's file applies to the next call without a registration.
+	// If the content of a secret's file changes, the next call must use it without a registration.
 	mark = h.Mark()
 	put("new")
 	h.Volctl("volume", "detach", "data", "a")
@@ -218,9 +220,9 @@ func TestSecretRotation(t *testing.T) {
 	h.ExpectClean("data")
 }
 
-// TestSealingKey checks that the sealing key is a credential or a file that only root can read.
-// Without the key the agent cannot use a sealed value. The error reports this, all other requests
-// work, and a new registration seals the value again.
+// TestSealingKey checks the key with which the agent seals secrets. The key is either a credential
+// or a file that only root can read. Without the key the agent cannot use a sealed value and
+// reports this, but all other requests work. A new registration seals the value again.
 func TestSealingKey(t *testing.T) {
 	t.Parallel()
 	h, _ := plantedHost(t)
@@ -251,7 +253,7 @@ func TestSealingKey(t *testing.T) {
 	}
 	h.ExpectClean("data")
 
-	// With a credential the agent creates no key file.
+	// If the key is a credential, the agent must not create a key file.
 	h.Must(h.Signal(syscall.SIGTERM))
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "cred", "volagent.key"), []byte(strings.Repeat("k", 32)), 0o400))
 	h.Start("rec")
@@ -263,8 +265,8 @@ func TestSealingKey(t *testing.T) {
 		t.Error("a key file was made beside the credential")
 	}
 
-	// With "sealed: true" a volume file keeps the sealed value of the record. The agent refuses the
-	// file if the record has no such value.
+	// In a volume file, "sealed: true" means that the record's sealed value remains. The agent must
+	// refuse the file if the record has no such value.
 	h.Volctl("volume", "register", dataFile(h, "external_id: x\nreclaim: delete\nsecrets: {word: {sealed: true}}\n"))
 	mark = h.Mark()
 	h.UseTwice()
@@ -275,8 +277,8 @@ func TestSealingKey(t *testing.T) {
 	}
 }
 
-// TestUnreadableSecret checks a reference to a secret that the agent cannot read. The agent reports
-// the file, credential or variable, before it stores anything or calls the plugin.
+// TestUnreadableSecret checks a volume that refers to a secret that the agent cannot read. The
+// agent must name the file, credential or variable before it stores anything or calls the plugin.
 func TestUnreadableSecret(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)

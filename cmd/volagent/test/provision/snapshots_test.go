@@ -20,7 +20,7 @@ func listSnapshots(h *harness.Host, plugin string) []string {
 	return strings.Fields(h.Volctl("volume", "snapshot", "list", "--plugin", plugin, "-q"))
 }
 
-// writeVolume writes a text to a file of a volume. readVolume returns the text of that file.
+// writeVolume writes a text to a file on a volume, and readVolume reads the same file.
 func writeVolume(h *harness.Host, volume, text string) {
 	h.T.Helper()
 	path := h.Volctl("volume", "claim", volume, "--alloc", "w")
@@ -60,7 +60,7 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// lifeOfSnapshots runs all steps of TestSnapshots with one plugin.
+// lifeOfSnapshots runs the steps of TestSnapshots with one plugin.
 func lifeOfSnapshots(h *harness.Host, plugin string, lists bool, params ...string) {
 	t := h.T
 	t.Helper()
@@ -108,7 +108,7 @@ func lifeOfSnapshots(h *harness.Host, plugin string, lists bool, params ...strin
 	}
 	h.Volctl("volume", "snapshot", "delete", plugin, snap, "-y")
 	h.Volctl("volume", "snapshot", "delete", plugin, snap, "-y", "--ignore-not-found")
-	if plugin == "local" { // only this plugin reports that the snapshot does not exist
+	if plugin == "local" { // only this plugin reports a missing snapshot
 		h.ExpectRefusal(3, `plugin "local" has no snapshot "`+snap+`"`, "volume", "snapshot", "delete", plugin, snap, "-y")
 		h.ExpectRefusal(3, `plugin "local" has no group snapshot "nope"`, "volume", "snapshot", "group", "delete", plugin, "nope", "-y")
 	}
@@ -118,8 +118,8 @@ func lifeOfSnapshots(h *harness.Host, plugin string, lists bool, params ...strin
 	}
 }
 
-// TestSnapshotAfterCrash kills the agent while it creates a snapshot. The next agent must know the
-// snapshot, and the same command must complete it.
+// TestSnapshotAfterCrash kills the agent while the agent creates a snapshot. The next agent must
+// know the snapshot, and a repetition of the command must complete it.
 func TestSnapshotAfterCrash(t *testing.T) {
 	t.Parallel()
 	for _, moment := range []csitest.Moment{csitest.BeforeEffect, csitest.AfterEffect} {
@@ -131,7 +131,7 @@ func TestSnapshotAfterCrash(t *testing.T) {
 			if r.Code != 7 || !strings.Contains(r.Err, "to continue waiting: volctl volume snapshot create data nightly") {
 				t.Fatalf("while the agent is killed: %+v", r)
 			}
-			_ = h.Cmd.Wait() // the plugin killed the agent, so Wait returns an error
+			_ = h.Cmd.Wait() // Wait reports the kill
 			h.Cmd = nil
 			h.Start("rec")
 			list := h.Volctl("volume", "snapshot", "list", "-o", "wide")
@@ -153,8 +153,9 @@ func TestSnapshotAfterCrash(t *testing.T) {
 	}
 }
 
-// TestSnapshotNotReady checks a snapshot that does not become ready in time. The command reports
-// this. The plugin continues the snapshot, and the user can delete it.
+// TestSnapshotNotReady checks a snapshot that is not ready before the command's timeout. The
+// command must report this. The plugin continues to work on the snapshot, and the user can delete
+// it.
 func TestSnapshotNotReady(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "30s", func(c *csitest.Config) {
@@ -183,8 +184,8 @@ func TestSnapshotNotReady(t *testing.T) {
 	}
 }
 
-// TestSnapshotRefused checks requests that need a missing capability or a missing object. The agent
-// refuses them with the proper exit code before it creates anything.
+// TestSnapshotRefused checks snapshot requests for which the plugin lacks a capability or an object
+// does not exist. The agent must refuse them with the right exit code before it creates anything.
 func TestSnapshotRefused(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "30s", nil)
@@ -218,8 +219,8 @@ func TestSnapshotRefused(t *testing.T) {
 	}
 }
 
-// TestSourceIsMissing checks that a copy of a missing source fails with this reason and leaves no
-// volume.
+// TestSourceIsMissing checks that a copy of a missing source fails, names the missing source, and
+// leaves no volume.
 func TestSourceIsMissing(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "30s", func(c *csitest.Config) {
@@ -237,8 +238,9 @@ func TestSourceIsMissing(t *testing.T) {
 	}
 }
 
-// TestCopyTakesLong checks a plugin that answers that it is still copying. The agent repeats the
-// request with the same name until the copy is complete. Meanwhile it shows the plugin's message.
+// TestCopyTakesLong checks a plugin that reports that a copy is still in progress. The agent must
+// repeat the request with the same name until the copy is complete, and must show the plugin's
+// message in the meantime.
 func TestCopyTakesLong(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "30s", harness.WithSnapshots)
@@ -272,8 +274,8 @@ func TestCopyTakesLong(t *testing.T) {
 	}
 }
 
-// TestSnapshotSecrets checks the secrets in calls for snapshots. A call for a registered volume
-// contains the volume's secrets. Other calls contain the secrets that the command names.
+// TestSnapshotSecrets checks the secrets in snapshot calls. A call about a registered volume
+// contains the volume's secrets. Any other call contains the secrets that the command names.
 func TestSnapshotSecrets(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "30s", func(c *csitest.Config) {
@@ -297,7 +299,7 @@ func TestSnapshotSecrets(t *testing.T) {
 	}
 }
 
-// TestSnapshotsOfBundledDriver runs all steps of TestSnapshots with the bundled driver, for
+// TestSnapshotsOfBundledDriver runs the steps of TestSnapshots with the bundled driver, for
 // directories and for images.
 func TestSnapshotsOfBundledDriver(t *testing.T) {
 	t.Parallel()

@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// able configures a plugin that supports all optional queries and ControllerModifyVolume.
+// able configures a plugin that supports ControllerModifyVolume and all optional queries.
 func able(c *csitest.Config) {
 	c.AnyVolume = false
 	c.Modify, c.Lists, c.Get, c.PublishedNodes = true, true, true, true
@@ -54,9 +54,9 @@ func mutableParams(h harness.Recorded, id string) map[string]string {
 	return v.Spec.Mutable
 }
 
-// TestModifyVolume checks mutable parameters. They apply from the creation of the volume and can
-// change while the volume is in use. After every kind of failure the agent must know the current
-// values or report that they are uncertain.
+// TestModifyVolume checks the mutable parameters of a volume. They are set when the volume is
+// created, and can change while the volume is in use. After every kind of failure the agent must
+// either know the current values or report that they are uncertain.
 func TestModifyVolume(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "2s", able)
@@ -78,7 +78,7 @@ func TestModifyVolume(t *testing.T) {
 	saysNot(h.Host, "not seen to end", "volume", "status", "data")
 	h.ExpectCalls(mark, csitest.ControllerModify)
 
-	// Change the parameters by a file, after a validation of the file.
+	// Validate a file with changed parameters, and then apply the file.
 	file := volumeFile(h, "data", "id: data\nplugin_id: rec\nmutable_parameters: {iops: '300'}\n")
 	mark = h.Mark()
 	h.ExpectRefusal(4, `mutable_parameters: {"iops":"200"} → {"iops":"300"}`, "volume", "validate", file)
@@ -94,7 +94,7 @@ func TestModifyVolume(t *testing.T) {
 	h.Volctl("volume", "modify", "data", "iops=400")
 	is("400")
 
-	// The agent dies after the effect and before the answer.
+	// The plugin makes the change, but the agent dies before it receives the answer.
 	h.AddFaults(csitest.Fault{Method: csitest.ControllerModify, KillCaller: csitest.AfterEffect})
 	if r := h.Try("volume", "modify", "data", "iops=500"); r.Code == 0 {
 		t.Error("the agent died, and yet it was modified")
@@ -112,8 +112,8 @@ func TestModifyVolume(t *testing.T) {
 	h.Volctl("volume", "delete", "data", "-y")
 }
 
-// TestUnasked checks that ordinary commands send no optional query, even to a plugin that supports
-// it.
+// TestUnasked checks that ordinary commands cause no optional queries, even if the plugin supports
+// them.
 func TestUnasked(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "30s", able)
@@ -141,8 +141,8 @@ func TestUnasked(t *testing.T) {
 	}
 }
 
-// TestUnable checks that the agent refuses requests that need a missing capability, and sends no
-// call for them.
+// TestUnable checks that the agent refuses requests for which the plugin lacks a capability,
+// without calling the plugin.
 func TestUnable(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "30s", func(c *csitest.Config) { c.Stats = false })
@@ -164,8 +164,8 @@ func TestUnable(t *testing.T) {
 	h.Volctl("volume", "detach", "data", "manual")
 }
 
-// TestPluginVolumes lists the plugin's volumes page by page. The list contains volumes that are no
-// longer registered on this host.
+// TestPluginVolumes lists the plugin's volumes page by page. The list must also contain volumes
+// that are not registered on this host.
 func TestPluginVolumes(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "30s", able)
@@ -227,7 +227,7 @@ func TestVolumeHealth(t *testing.T) {
 		`volagent_volume_health{by="node",plugin="rec",severity="inaccessible",volume="data"} 0`,
 		`volagent_volume_health{by="controller",plugin="rec",severity="inaccessible",volume="data"} 0`)
 	h.Must(h.Config.Faults().SetConditions(
-		// Status 3 is INACCESSIBLE.
+		// The CSI status INACCESSIBLE.
 		csitest.Condition{Volume: ext, Seen: "node", Status: 3, Reason: "PathDown", Message: "no path to the array"},
 		csitest.Condition{Volume: ext, Seen: "controller", Status: 99},
 		csitest.Condition{Status: 1, Message: "one path left"},
@@ -258,7 +258,7 @@ func TestVolumeHealth(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, health)
 		}
 	}
-	h.Volctl("volume", "claim", "data") // a claim works as before
+	h.Volctl("volume", "claim", "data") // the problem does not prevent a claim
 	h.Volctl("volume", "detach", "data", "manual")
 	if left := harness.Metrics(h.Host); strings.Contains(left, `by="node",plugin="rec"`) || strings.Contains(left, "volagent_volume_bytes{") {
 		t.Errorf("the mount is gone, and what was said of it is not:\n%s", left)
@@ -269,8 +269,8 @@ func TestVolumeHealth(t *testing.T) {
 	}
 }
 
-// TestHealthHangs checks that a plugin that does not answer health queries blocks neither a status
-// command nor a detach.
+// TestHealthHangs checks a plugin that does not answer health queries. A status command or a detach
+// must not wait for these queries.
 func TestHealthHangs(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "60s", able)
@@ -300,8 +300,8 @@ func TestTopology(t *testing.T) {
 	h.Volctl("volume", "detach", "in-a", "manual")
 }
 
-// TestCreateLeaves checks a create that timed out. The error names the storage that may exist and
-// the command that finds it. A repeated create uses that storage.
+// TestCreateLeaves checks a create command that timed out. The error names the storage that may
+// exist and the command that finds it. If the create is repeated, it must use the same storage.
 func TestCreateLeaves(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "2s", able)
@@ -326,7 +326,7 @@ func TestCreateLeaves(t *testing.T) {
 }
 
 // TestStatsInterval checks that an agent with stats_interval regularly queries the statistics of
-// mounted volumes, and of no others.
+// mounted volumes only.
 func TestStatsInterval(t *testing.T) {
 	t.Parallel()
 	h := harness.NewRecorded(t, "30s", able)

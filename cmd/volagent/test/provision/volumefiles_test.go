@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// fileAtStart writes a volume file to the directory that the agent reads at its start. It returns
-// the path of the file.
+// fileAtStart writes a volume file to the directory volumes.d, which the agent reads when it
+// starts. It returns the path of the file.
 func fileAtStart(h *harness.Host, name, text string) string {
 	h.T.Helper()
 	dir := filepath.Join(h.Dir, "volumes.d")
@@ -42,8 +42,8 @@ func problemOf(h *harness.Host, subject string) (all string) {
 	return all
 }
 
-// storedRecord returns a volume's record from the state database. It reads the file, so the agent
-// must not run.
+// storedRecord reads a volume's record from the file of the state database. No agent may be
+// running.
 func storedRecord(h *harness.Host, id string) volume.Record {
 	h.T.Helper()
 	snap, _, err := statedb.Inspect(filepath.Join(h.Dir, "d", "state.db"))
@@ -55,9 +55,9 @@ func storedRecord(h *harness.Host, id string) volume.Record {
 	return r
 }
 
-// TestVolumeFiles checks that the agent registers the volumes of the files in volumes.d at its
-// start. The registration creates no storage, and an unchanged file causes no write. An invalid
-// file does not prevent the registration of the other files.
+// TestVolumeFiles checks that the agent registers the volumes in the files of volumes.d when it
+// starts. The registration creates no storage, and an unchanged file causes no write to the
+// database. An invalid file must not prevent the registration of the other files.
 func TestVolumeFiles(t *testing.T) {
 	t.Parallel()
 	h := harness.NewRecorded(t, "10s", nil)
@@ -105,7 +105,8 @@ func TestVolumeFiles(t *testing.T) {
 	h.Volctl("volume", "detach", "a")
 	huntFiles(h, "registered")
 
-	// An unchanged file causes no change. A volume whose file was removed stays registered.
+	// An unchanged file must cause no change. A volume must stay registered when its file is
+	// removed.
 	h.Must(h.Signal(syscall.SIGTERM))
 	before := storedRecord(h.Host, "a")
 	h.Must(os.Remove(filepath.Join(h.Dir, "volumes.d", "c.json")))
@@ -126,9 +127,9 @@ func TestVolumeFiles(t *testing.T) {
 	}
 }
 
-// TestVolumeFilesReload checks that the agent reads the files again at SIGHUP. It registers new
-// volumes. It merges or refuses changes as the register command does. Volumes without a file stay
-// registered.
+// TestVolumeFilesReload checks that the agent reads the volume files again on SIGHUP. The agent
+// registers new volumes, and merges or refuses changes like the register command. Volumes without a
+// file stay registered.
 func TestVolumeFilesReload(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// expectOnly asserts that exactly the given findings exist and that each finding is complete.
+// expectOnly asserts that doctor has exactly the given findings and that each finding is complete.
 func expectOnly(d harness.DoctorReport, want ...string) {
 	d.T.Helper()
 	slices.Sort(want)
@@ -105,7 +105,7 @@ func TestDoctorLeftovers(t *testing.T) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
-	// The agent reports that it cannot fix a finding, or that a finding no longer exists.
+	// The agent must report which findings it cannot fix and which ones no longer exist.
 	fixed := harness.FixFindings(h.Host, "mount-unexplained:"+at("staging", "foreign"), "leftover-data:"+at("per-alloc", "kept", "data"), "leftover-empty:"+at("per-alloc", "kept", "data"), "leftover-empty:/")
 	for i, want := range []string{api.FixLeft, api.FixLeft, api.FixGone, api.FixGone} {
 		if fixed[i].Outcome != want {
@@ -122,9 +122,9 @@ func TestDoctorLeftovers(t *testing.T) {
 	h.ExpectClean("data")
 }
 
-// TestDoctorMounts checks that doctor finds mounts that are missing, dead, hung or replaced. It
-// also finds data that a process wrote where a mount is missing. The option --fix makes the agent
-// repair the mounts where possible.
+// TestDoctorMounts checks that doctor finds missing, dead, hung and replaced mounts. It also finds
+// data that a process wrote to a directory whose mount was missing. The option --fix makes the
+// agent repair the mounts where possible.
 func TestDoctorMounts(t *testing.T) {
 	t.Parallel()
 	h := harness.StartWithFstab(t)
@@ -135,8 +135,8 @@ func TestDoctorMounts(t *testing.T) {
 	h.Volctl("volume", "claim", "served", "--alloc", "a")
 	expectOnly(harness.Doctor(h.Host))
 
-	// Unmount the target without the agent. The agent cannot mount the volume again, because the
-	// plugin is stopped.
+	// Unmount the target while the plugin is stopped, so that the agent cannot mount the volume
+	// again.
 	h.Volctl("plugin", "stop", "rec", "--force")
 	harness.Unmount(t, target)
 	lost := filepath.Join(target, "lost")
@@ -153,7 +153,7 @@ func TestDoctorMounts(t *testing.T) {
 	}
 	h.Must(os.Remove(lost))
 	h.Volctl("plugin", "start", "rec")
-	// While the agent works on a volume, doctor may have no finding about the volume.
+	// Wait for the mount, because doctor may skip a volume while the agent works on it.
 	h.Await("the mount", func() bool {
 		return len(harness.Doctor(h.Host, "--fix", "-y").IDs()) == 0 && strings.Contains(h.Mounts(), " "+target+" ")
 	})
@@ -170,7 +170,7 @@ func TestDoctorMounts(t *testing.T) {
 	harness.Unmount(t, target)
 	h.Await("the repair", func() bool { return len(harness.Doctor(h.Host, "--fix", "-y").IDs()) == 0 })
 
-	// Stop the server of a FUSE file system.
+	// Suspend the server of a FUSE file system.
 	staged := h.StagingPath("served")
 	h.SignalDaemons(syscall.SIGSTOP)
 	d = harness.Doctor(h.Host)
@@ -193,8 +193,8 @@ func TestDoctorMounts(t *testing.T) {
 	h.ExpectClean("served")
 }
 
-// TestDoctorVolumes checks findings about a stuck detach, pending calls and notes. The option --fix
-// makes the agent retry the detach and the calls. It also rewrites notes that do not match the
+// TestDoctorVolumes checks the findings about a stuck detach, pending calls and notes. The option
+// --fix makes the agent retry the detach and the calls, and rewrite notes that do not match the
 // records.
 func TestDoctorVolumes(t *testing.T) {
 	t.Parallel()
@@ -289,7 +289,8 @@ func TestDoctorTable(t *testing.T) {
 	}
 	d := harness.Doctor(h.Host)
 	helper := slices.IndexFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })
-	if _, err := os.Stat("/sbin/mount.csi"); (helper < 0) != (err == nil) { // an installed helper may have another version
+	// An installed helper may be of another version.
+	if _, err := os.Stat("/sbin/mount.csi"); (helper < 0) != (err == nil) {
 		t.Errorf("the mount helper: %v, %v", d.IDs(), err)
 	}
 	d.Findings = slices.DeleteFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })
@@ -306,9 +307,9 @@ func TestDoctorTable(t *testing.T) {
 	expectOnly(alone, append(slices.Clone(table), "agent-down:"+h.Socket())...)
 }
 
-// TestDoctorWell runs doctor in a pid and mount namespace with its own process 1. On this healthy
-// host doctor has no findings and exits with 0. Then it reports an agent that runs in another mount
-// namespace than process 1.
+// TestDoctorWell runs doctor in new pid and mount namespaces with their own process 1. On this
+// healthy host, doctor has no findings and exits with 0. Then doctor must report an agent that runs
+// in another mount namespace than process 1.
 func TestDoctorWell(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
@@ -335,8 +336,8 @@ volctl doctor -q || echo "exit $?"
 	}
 }
 
-// TestDoctorFIFO puts a FIFO in the place of a note. The FIFO must not block doctor, the agent's
-// exit or the agent's start.
+// TestDoctorFIFO replaces a note by a FIFO. The FIFO must block neither doctor nor a stop or start
+// of the agent.
 func TestDoctorFIFO(t *testing.T) {
 	t.Parallel()
 	h := harness.StartWithFstab(t)

@@ -39,7 +39,7 @@ func statusOf(h *harness.Host, id string) status {
 	return harness.Decode[status](h, "volume", "status", id)
 }
 
-// types returns the types of the given events in their order.
+// types returns the types of the given events, in order.
 func types(evs []harness.Event) (all []string) {
 	for _, e := range evs {
 		all = append(all, e.Type)
@@ -47,8 +47,8 @@ func types(evs []harness.Event) (all []string) {
 	return all
 }
 
-// TestBusyUnmount checks the status of a detach that a process blocks. The status shows the step,
-// the outcome, the message, the number of tries, the process, and a fix. The fix must work.
+// TestBusyUnmount checks the status of a detach that waits for a process. The status shows the
+// step, the outcome, the message, the number of tries, the process, and a fix. The fix must work.
 func TestBusyUnmount(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -63,7 +63,7 @@ func TestBusyUnmount(t *testing.T) {
 	go func() { ended <- holder.Wait() }()
 	held := fmt.Sprintf("pid %d sleep, cwd %q", holder.Process.Pid, path)
 	if cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", holder.Process.Pid)); err == nil && strings.Contains(string(cgroup), ".s") {
-		held = fmt.Sprintf("pid %d sleep", holder.Process.Pid) // the process is in a systemd unit
+		held = fmt.Sprintf("pid %d sleep", holder.Process.Pid) // the sleeper runs in a systemd unit
 	}
 
 	r := h.Try("volume", "detach", "data", "web", "--timeout", "3s")
@@ -103,7 +103,8 @@ func TestBusyUnmount(t *testing.T) {
 }
 
 // TestPluginLog checks that a failed claim and the status quote the last lines of the plugin's log.
-// The quoted lines must not contain a secret that this agent or an earlier one sent to the plugin.
+// The quoted lines must not contain a secret that the running agent or an earlier agent has sent to
+// the plugin.
 func TestPluginLog(t *testing.T) {
 	const planted = "pl4nt3d-in-the-l0g"
 	h := harness.StartRecorded(t, "10s", nil)
@@ -114,7 +115,7 @@ func TestPluginLog(t *testing.T) {
 	h.Volctl("volume", "claim", "data", "--alloc", "a")
 	h.Volctl("volume", "detach", "data", "a")
 	h.Kill()
-	h.Start("rec") // this agent has not read the secret yet
+	h.Start("rec") // the new agent has not read the secret yet
 	log, err := os.OpenFile(h.Volctl("plugin", "status", "rec", "-o", "go-template={{.log_file}}"), os.O_APPEND|os.O_WRONLY, 0)
 	h.Must(err)
 	_, err = log.WriteString("first line\ncannot log in with " + planted + "\nno such disk\n")
@@ -122,7 +123,8 @@ func TestPluginLog(t *testing.T) {
 	h.Must(log.Close())
 
 	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "bad disk", Times: -1})
-	status := h.Volctl("plugin", "status", "rec", "-o", "json") // this agent has not made a call yet
+	// The new agent has made no call yet.
+	status := h.Volctl("plugin", "status", "rec", "-o", "json")
 	r := h.Try("volume", "claim", "data", "--alloc", "a", "-o", "json")
 	var e struct {
 		Error struct {
@@ -163,8 +165,9 @@ func TestPluginLog(t *testing.T) {
 	h.Volctl("volume", "detach", "data", "--all")
 }
 
-// TestEvents checks that every transition produces a numbered event, and that the numbers follow
-// the order of the transitions. The events survive a SIGKILL and a normal stop of the agent.
+// TestEvents checks that every transition causes an event, and that the numbers of the events
+// follow the order of the transitions. The events must survive a SIGKILL and a normal stop of the
+// agent.
 func TestEvents(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -222,7 +225,7 @@ func TestEvents(t *testing.T) {
 }
 
 // TestFollowEvents checks that `volctl events -f` prints the last events of a volume and then each
-// new one. It prints no events of other volumes.
+// new event. It must print no events of other volumes.
 func TestFollowEvents(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
@@ -263,12 +266,12 @@ func TestFollowEvents(t *testing.T) {
 		next(typ)
 	}
 	h.Must(cmd.Process.Signal(syscall.SIGINT))
-	h.Must(cmd.Wait()) // Ctrl-C is the normal end
+	h.Must(cmd.Wait()) // a command that Ctrl-C ends must exit with 0
 	h.Volctl("volume", "detach", "other", "a")
 }
 
-// TestRepeatedFailure checks that a repeated failure produces only one event. A step that was
-// interrupted by the end of the agent does not count as a failure.
+// TestRepeatedFailure checks that a failure that repeats itself causes only one event. A step that
+// is interrupted by the end of the agent must not count as a failure.
 func TestRepeatedFailure(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "15s", nil)
@@ -293,7 +296,8 @@ func TestRepeatedFailure(t *testing.T) {
 	}
 	h.Must(h.Config.Faults().Clear())
 	h.AddFaults(csitest.Fault{Method: csitest.NodeStage, Hang: true})
-	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent retries at once
+	// This claim makes the agent retry at once.
+	h.Volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 	calls := h.Calls(0).Count(csitest.NodeStage)
 	h.Await("the call", func() bool {
 		return statusOf(h.Host, "data").Attempt.Running && h.Calls(0).Count(csitest.NodeStage) >= calls
@@ -308,9 +312,9 @@ func TestRepeatedFailure(t *testing.T) {
 	h.Volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "100s")
 }
 
-// TestCreateInHand checks that the status does not show a running create as stuck. It shows an
-// interrupted create as stuck, together with the command that completes it. A delete must behave in
-// the same way.
+// TestCreateInHand checks the status of a create that is in progress or was interrupted. The status
+// must not show a create in progress as stuck. It must show an interrupted create as stuck, with
+// the command that completes it. A delete must behave in the same way.
 func TestCreateInHand(t *testing.T) {
 	h := harness.StartRecorded(t, "60s", nil)
 	run := func(args ...string) *exec.Cmd {
@@ -347,8 +351,8 @@ func TestCreateInHand(t *testing.T) {
 	}
 }
 
-// TestStatusWithHungPlugin checks that every status command answers although the plugin hangs.
-// While the plugin still answers, the status also shows how full a volume is.
+// TestStatusWithHungPlugin checks that every status command responds while the plugin hangs. Before
+// the plugin hangs, the status also shows how full a volume is.
 func TestStatusWithHungPlugin(t *testing.T) {
 	h := harness.StartRecorded(t, "60s", nil)
 	h.Register("data", "single-node-writer")
@@ -361,7 +365,8 @@ func TestStatusWithHungPlugin(t *testing.T) {
 	for _, args := range [][]string{{"volume", "status", "data"}, {"node", "status"}, {"volume", "list"}, {"claim", "list"}, {"plugin", "status", "rec"}, {"events"}} {
 		begun := time.Now()
 		out := h.Volctl(args...)
-		if took := time.Since(begun); took > 15*time.Second { // the call timeout is 60 s, and an idle machine needs 0.4 s
+		// Usually 0.4 s, but slow on a busy machine.
+		if took := time.Since(begun); took > 15*time.Second {
 			t.Errorf("%v took %v", args, took)
 		}
 		if args[0] == "volume" && !strings.Contains(out, "mounted") {

@@ -20,8 +20,8 @@ func hintOf(r harness.Result) string {
 	return ""
 }
 
-// followHints runs the hint of a refused command in a shell, as a user would. If the hint's command
-// is refused with another hint, followHints runs that hint next, until a command succeeds.
+// followHints runs the hint of a refused command in a shell, as a user would. If the hinted command
+// is refused with another hint, followHints runs the next hint, and so on until a command succeeds.
 func followHints(h *harness.Host, r harness.Result) {
 	h.T.Helper()
 	seen := map[string]bool{}
@@ -42,11 +42,11 @@ func runShell(h *harness.Host, line string) harness.Result {
 	cmd.Env, cmd.Dir = h.Env, h.Dir
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run() // the caller checks the exit code instead of the error
+	_ = cmd.Run() // the exit code shows whether the command failed
 	return harness.Result{Out: out.String(), Err: errs.String(), Code: cmd.ProcessState.ExitCode()}
 }
 
-// refusal runs volctl and returns its result. The command must fail.
+// refusal runs a volctl command that must fail, and returns its result.
 func refusal(h *harness.Host, args ...string) harness.Result {
 	h.T.Helper()
 	r := h.Try(args...)
@@ -65,7 +65,7 @@ func TestHints(t *testing.T) {
 	dir := filepath.Join(h.Dir, "srv")
 	h.Must(os.Mkdir(dir, 0o755))
 
-	// A mount owns the claim, so the hint must unmount the volume first.
+	// The owner of the claim is a mount, so the hint must first unmount the volume.
 	for _, args := range [][]string{{"volume", "deregister", "data", "-y"}, {"volume", "detach", "data", "--all"}, {"volume", "claim", "data", "--alloc", "b", "--timeout", "1s"}} {
 		h.Volctl("mount", "data", dir)
 		followHints(h.Host, refusal(h.Host, args...))
@@ -91,7 +91,7 @@ func TestHints(t *testing.T) {
 	}
 	h.Must(os.Remove(filepath.Join(h.Dir, "plugins.d", "nfs.yaml")))
 
-	// A plugin that the agent does not run has no log.
+	// The agent has no log of a plugin that it does not run itself.
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "x.yaml"), []byte("id: x\nsocket: /nosuch.sock\n"), 0o644))
 	h.Volctl("wait", "--plugin", "rec", "--timeout", "60s")
 	followHints(h.Host, refusal(h.Host, "wait", "--plugin", "x", "--timeout", "3s"))

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestInspect checks that inspect compares records with mounts while no agent runs, and that it
-// changes neither.
+// TestInspect checks that inspect compares the records with the mounts while no agent runs, and
+// that inspect changes neither.
 func TestInspect(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-multi-writer")
@@ -48,8 +48,8 @@ func TestInspect(t *testing.T) {
 		t.Errorf("exit %d, %+v", code, in)
 	}
 
-	// A killed agent may leave its canary mount, with which it tests mount propagation. This mount
-	// is not a finding.
+	// The agent tests mount propagation with a mount named .canary. If a killed agent leaves this
+	// mount, inspect must not report it.
 	canary := filepath.Join(h.Dir, "d", "csi", "rec", "staging", ".canary")
 	h.Must(os.MkdirAll(canary, 0o700))
 	h.Must(syscall.Mount("volagent-canary", canary, "tmpfs", 0, ""))
@@ -57,7 +57,7 @@ func TestInspect(t *testing.T) {
 	h.Must(syscall.Unmount(canary, 0))
 	h.Must(os.Remove(canary))
 
-	// One mount is missing, and another mount has no record.
+	// Unmount one claim, and make another mount that has no record.
 	h.Must(syscall.Unmount(other, 0))
 	planted := filepath.Join(h.Dir, "d", "csi", "planted")
 	h.Must(os.Mkdir(planted, 0o755))

@@ -25,7 +25,7 @@ func TestMetrics(t *testing.T) {
 	h.Register("data", "single-node-writer")
 	h.AddFaults(csitest.Fault{Method: csitest.NodePublish, Code: codes.ResourceExhausted})
 	h.Volctl("volume", "claim", "data", "--alloc", "a")
-	// From here on the agent sends no call, because its next probe is due in half a minute.
+	// From now on the agent makes no call of its own, because its next probe is due in 30 seconds.
 	before, err := csitest.ReadJournal(h.Config.JournalPath())
 	h.Must(err)
 	for range 5 {

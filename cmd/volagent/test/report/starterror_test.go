@@ -13,9 +13,9 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestStartError starts an agent with a mistake in its configuration. Meanwhile the socket accepts
-// connections, as systemd's socket does. Every command must report the mistake and its line, and no
-// command may wait for the agent.
+// TestStartError starts an agent with a mistake in its configuration, while the socket accepts
+// connections, as a socket of systemd does. Every command must report the mistake and its line
+// number without waiting for the agent.
 func TestStartError(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
@@ -33,7 +33,7 @@ func TestStartError(t *testing.T) {
 		if r.Code != 7 || !strings.Contains(r.Err, "the agent cannot start: ") || !strings.Contains(r.Err, mistake) || !strings.Contains(r.Err, `did you mean "log_level"?`) {
 			t.Errorf("volctl %v: exit %d\n%s", args, r.Code, r.Err)
 		}
-		// The agent promises 2 s. The longer limit allows for a machine under load.
+		// The agent promises 2 s. The limit is longer because the machine may be under load.
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("volctl %v took %s", args, took)
 		}
@@ -53,8 +53,8 @@ func TestStartError(t *testing.T) {
 	h.Must(os.WriteFile(config, []byte("log_level: debug\n"), 0o600))
 	h.Start()
 
-	// Start a second agent that fails because of its configuration, while the first agent is
-	// running. Commands must not report that the first agent failed.
+	// A second agent fails to start while the first one runs. Commands must not report this
+	// failure.
 	h.Must(os.WriteFile(config, []byte("log_level: loud\n"), 0o600))
 	other := exec.Command(filepath.Join(harness.BinDir, "volagent"), append(h.Args()[:2:2], "--runtime-dir", filepath.Join(h.Dir, "run"))...)
 	if out, err := other.CombinedOutput(); err == nil || !strings.Contains(string(out), `volagent.yaml:1: log_level "loud" is not one of`) {
@@ -66,8 +66,8 @@ func TestStartError(t *testing.T) {
 	h.Must(h.Signal(syscall.SIGTERM))
 }
 
-// expectDeath asserts that the agent refuses its command line or configuration with the given
-// words.
+// expectDeath asserts that the agent fails to start because of its flags or configuration, and that
+// the error contains the given words.
 func expectDeath(h *harness.Host, words string) {
 	h.T.Helper()
 	cmd := exec.Command(filepath.Join(harness.BinDir, "volagent"), h.Args()...)

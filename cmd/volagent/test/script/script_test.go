@@ -106,8 +106,8 @@ func scriptNoMounts(h *harness.Host) scriptCommand {
 	}
 }
 
-// TestOneFolder checks that the tests of this folder hold the lock that keeps the tests of other
-// folders from running.
+// TestOneFolder checks that these tests hold the lock that prevents other test folders from running
+// at the same time.
 func TestOneFolder(t *testing.T) {
 	f, err := os.Open("..")
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDamagedDatabase checks that an agent with a damaged state database loses no data. The agent
-// starts, unmounts nothing and sends no CSI call. It keeps the damaged file, finds the running
-// plugin process, and adopts the mounted claims.
+// TestDamagedDatabase starts an agent with a damaged state database. The agent must unmount nothing
+// and make no CSI call. It keeps the damaged file, finds the running plugin process, and adopts the
+// mounted claims.
 func TestDamagedDatabase(t *testing.T) {
 	t.Parallel()
 	page := os.Getpagesize()
@@ -87,7 +87,7 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 	}
 	expectLost(h.Host, kept)
 
-	// A second restart changes nothing. A detach still ends an adopted claim.
+	// Another restart must change nothing. A detach must still end an adopted claim.
 	h.Must(h.Signal(syscall.SIGTERM))
 	h.Start("rec")
 	h.ExpectCalls(since)
@@ -108,7 +108,7 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 }
 
 // expectLost asserts that `volctl node status`, the health API and `volctl volume status` report
-// the lost database.
+// the loss of the database.
 func expectLost(h *harness.Host, kept []string) {
 	h.T.Helper()
 	screen := h.Volctl("node", "status")
@@ -133,9 +133,9 @@ func expectLost(h *harness.Host, kept []string) {
 	}
 }
 
-// TestAdoptsOnlyWhatIsThere checks three cases. If the mounts of a claim are gone, the agent adopts
-// the volume but not the claim. A mount without a note stays untouched and blocks new claims. A
-// note that the agent cannot read stays in its directory.
+// TestAdoptsOnlyWhatIsThere checks three cases of adoption. If the mounts of a claim are gone, the
+// agent adopts the volume but not the claim. A mount without a note stays untouched and blocks new
+// claims. A note that the agent cannot read remains on disk.
 func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -162,7 +162,7 @@ func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	if now := h.Mounts(); now != mounts {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
-	// The agent still makes the undo calls for the claim whose mounts are gone.
+	// The agent must still undo the calls for the claim whose mounts are gone.
 	h.Volctl("wait", "--volume", "gone", "--for", "free", "--timeout", "20s")
 	if got := h.Claims(); !slices.Equal(got, []string{"there x adopted"}) {
 		t.Errorf("claims are %q", got)
@@ -181,8 +181,8 @@ func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	h.Volctl("volume", "detach", "there", "x")
 }
 
-// TestAdoptsWhatHangs checks that the agent adopts a mount whose file system does not answer. The
-// agent needs only the mount table to identify the mount.
+// TestAdoptsWhatHangs checks that the agent can adopt a mount whose file system does not respond,
+// because the mount table is sufficient to identify the mount.
 func TestAdoptsWhatHangs(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("a", "multi-node-multi-writer")
@@ -190,8 +190,8 @@ func TestAdoptsWhatHangs(t *testing.T) {
 	h.Volctl("volume", "claim", "a", "--alloc", "y")
 	h.Kill()
 	since := h.Mark()
-	// Replace the target's mount by a FUSE file system without a server. Change the note to
-	// describe this file system.
+	// Replace the target's mount by a FUSE file system without a server, and make the note describe
+	// this file system.
 	h.Must(syscall.Unmount(target, 0))
 	fuse, err := syscall.Open("/dev/fuse", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	h.Must(err)
@@ -219,9 +219,9 @@ func TestAdoptsWhatHangs(t *testing.T) {
 	h.Must(errors.Join(syscall.Close(fuse), syscall.Unmount(target, 0)))
 }
 
-// TestLostElsewhere starts an agent in a mount namespace without the mounts that the notes
-// describe. The agent adopts nothing and sends no CSI call. A later agent that sees these mounts
-// adopts the claims.
+// TestLostElsewhere starts an agent without a state database in a mount namespace that lacks the
+// mounts in the notes. The agent must adopt nothing and make no CSI call. The next agent, which
+// sees the mounts, must adopt the claims.
 func TestLostElsewhere(t *testing.T) {
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("a", "single-node-writer")
@@ -253,8 +253,8 @@ func TestLostElsewhere(t *testing.T) {
 	h.Volctl("volume", "detach", "a")
 }
 
-// TestRefusedDatabase checks that the agent refuses to start with a database that is intact but
-// unusable, such as the database of a newer release. The agent does not change the file.
+// TestRefusedDatabase checks that the agent refuses to start with an intact database that it cannot
+// use, such as the database of a newer release. The agent must not change the file.
 func TestRefusedDatabase(t *testing.T) {
 	h := harness.NewHost(t)
 	h.Start("local")

@@ -19,8 +19,8 @@ import (
 func TestMain(m *testing.M) { harness.Main(m) }
 
 // TestRestoreHere checks that an agent that lost its state can restore its own backup. Mounted
-// volumes stay mounted and are not mounted again. The agent detaches claims whose owners have
-// ended. The plugin receives the sealed secrets. A second restore changes nothing.
+// volumes must stay mounted without a remount. The agent detaches claims whose owners have ended.
+// The plugin still receives the sealed secrets. A second restore must change nothing.
 func TestRestoreHere(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -39,7 +39,7 @@ func TestRestoreHere(t *testing.T) {
 	raw, err := os.ReadFile(file)
 	h.Must(err)
 	harness.HuntSecrets(t, "the backup", string(raw))
-	h.Volctl("volume", "detach", "back") // the backup still contains this claim
+	h.Volctl("volume", "detach", "back") // only the backup still contains this claim
 	before, mounts := h.Claims(), h.Mounts()
 	harness.LoseState(h.Host)
 	past.Kill()
@@ -91,9 +91,9 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
-// TestRestoreElsewhere checks that a restore on another host restores only the registrations and
-// reports each claim that it drops. That host cannot read a sealed secret without the key of the
-// first host.
+// TestRestoreElsewhere restores a backup on another host. The agent restores only the registrations
+// and reports each claim that it drops. It cannot read a sealed secret without the key of the first
+// host.
 func TestRestoreElsewhere(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -104,7 +104,8 @@ func TestRestoreElsewhere(t *testing.T) {
 	h.Volctl("volume", "claim", "data", "--alloc", "web")
 	plugin := filepath.Join(h.Dir, "more.yaml")
 	h.Must(os.WriteFile(plugin, []byte("id: more\nsocket: /run/nothing-here.sock\n"), 0o600))
-	h.Try("plugin", "register", plugin, "--timeout", "1s") // the registration remains although the plugin is not ready
+	// The plugin stays registered although the command fails.
+	h.Try("plugin", "register", plugin, "--timeout", "1s")
 	file := harness.Backup(h.Host)
 
 	o := harness.StartRecorded(t, "10s", nil)
@@ -164,7 +165,7 @@ func TestRestoreElsewhere(t *testing.T) {
 }
 
 // TestRestoreOtherDataDir checks that a restore to another data dir restores no claims, even if the
-// node id is the same. The mounts are below the first data dir.
+// node id is the same, because the mounts are below the first data dir.
 func TestRestoreOtherDataDir(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -182,8 +183,8 @@ func TestRestoreOtherDataDir(t *testing.T) {
 	h.Volctl("volume", "detach", "data")
 }
 
-// TestRestoreKilled kills an agent at different moments of a restore. Afterwards the database must
-// contain either all restored items or none.
+// TestRestoreKilled kills the agent at different moments of a restore. Afterwards the database must
+// contain either all restored items or none of them.
 func TestRestoreKilled(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -197,7 +198,8 @@ func TestRestoreKilled(t *testing.T) {
 		harness.LoseState(h.Host)
 		h.Start("rec")
 		done := h.StartVolctl("state", "restore", file)
-		time.Sleep(time.Duration(i) * 8 * time.Millisecond) // some kills happen before the commit, some after it
+		// Kill the agent before or after the commit.
+		time.Sleep(time.Duration(i) * 8 * time.Millisecond)
 		h.Kill()
 		<-done
 		h.Start("rec")
@@ -214,8 +216,8 @@ func TestRestoreKilled(t *testing.T) {
 	h.ExpectNoMounts()
 }
 
-// TestRestoreForeign mounts a foreign file system at the path of a restored claim. The agent
-// recognizes that this mount is not the recorded one, and neither uses nor unmounts it.
+// TestRestoreForeign mounts a foreign file system at the path of a claim that is then restored. The
+// agent must recognize the foreign mount, and must neither use nor unmount it.
 func TestRestoreForeign(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -245,7 +247,7 @@ func TestRestoreForeign(t *testing.T) {
 }
 
 // TestBackupRefuses checks that a backup overwrites no file and leaves no partial file. The agent
-// refuses to restore a file that is not a backup, and changes nothing.
+// must refuse to restore a file that is not a backup, and must then change nothing.
 func TestBackupRefuses(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
@@ -308,7 +310,7 @@ func TestBackupFullDisk(t *testing.T) {
 }
 
 // TestRestoreDebt checks that a restore also restores the pending calls of a forced deregister. The
-// agent makes these calls unless another volume on this host uses the same storage by then.
+// agent makes these calls unless another volume on this host already uses the same storage.
 func TestRestoreDebt(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)

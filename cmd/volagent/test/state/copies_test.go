@@ -17,9 +17,9 @@ import (
 
 func newestCopy(h *harness.Host) string { return filepath.Join(h.Dir, "d", "state.copy-1") }
 
-// copyNow restarts the agent, so that the agent makes an automatic copy. It waits until a new copy
-// satisfies the given condition. The restart is necessary because a running agent makes no new copy
-// while its last copy is recent.
+// copyNow makes the agent write an automatic copy of its state. For this purpose it restarts the
+// agent, because a running agent writes no new copy soon after its last one. copyNow waits until
+// the function is accepts the copy.
 func copyNow(h *harness.Host, is func(statedb.View) bool) {
 	h.T.Helper()
 	h.Must(h.Signal(syscall.SIGTERM))
@@ -31,9 +31,9 @@ func copyNow(h *harness.Host, is func(statedb.View) bool) {
 	})
 }
 
-// TestLostTakesCopy checks that an agent that lost its state restores the state from the last
-// automatic copy. The agent restores unclaimed volumes, plugins that were registered at run time,
-// and pending calls. It restores only the claims that a mount or a note proves. It sends
+// TestLostTakesCopy checks that an agent that lost its state database restores the last automatic
+// copy. From the copy it restores unclaimed volumes, plugins that were registered by a command, and
+// pending calls. It restores a claim only if a mount or a note proves the claim. It sends
 // ControllerUnpublishVolume for storage that may still be connected.
 func TestLostTakesCopy(t *testing.T) {
 	t.Parallel()
@@ -46,7 +46,8 @@ func TestLostTakesCopy(t *testing.T) {
 	}
 	late := filepath.Join(h.Dir, "late.yaml")
 	h.Must(os.WriteFile(late, []byte("id: late\nsocket: "+filepath.Join(h.Dir, "none.sock")+"\n"), 0o600))
-	h.Try("plugin", "register", late, "--timeout", "1s") // the registration remains although the plugin is not ready
+	// The plugin stays registered although the command fails.
+	h.Try("plugin", "register", late, "--timeout", "1s")
 	h.Volctl("plugin", "stop", "rec", "--force")
 	h.Volctl("volume", "detach", "forced", "x", "--without-plugin")
 	h.Volctl("volume", "deregister", "forced", "-force", "-y")
@@ -54,7 +55,8 @@ func TestLostTakesCopy(t *testing.T) {
 	copyNow(h.Host, func(snap statedb.View) bool {
 		return len(snap.Volumes()) == 4 && len(statedb.Leftovers.All(snap)) == 1 && len(statedb.Registered.All(snap)) == 1
 	})
-	h.Volctl("volume", "detach", "ended", "x", "--without-plugin") // the copy still contains this claim
+	// Only the copy still contains this claim.
+	h.Volctl("volume", "detach", "ended", "x", "--without-plugin")
 
 	h.Kill()
 	since := h.Mark()
@@ -66,8 +68,8 @@ func TestLostTakesCopy(t *testing.T) {
 	if got, want := h.Volctl("volume", "list", "-q"), "ended\nfree\nheld\nlast"; got != want {
 		t.Errorf("volumes are %q, want %q", got, want)
 	}
-	// The agent has adopted one claim. It is still unmounting the volume of the other claim, as
-	// after a detach.
+	// The agent has adopted the claim "held". It is still undoing the claim "ended", as after a
+	// detach.
 	if got, want := h.Claims(), []string{"ended x plugin unavailable", "held x adopted, plugin unavailable"}; !slices.Equal(got, want) {
 		t.Errorf("claims are %q, want %q", got, want)
 	}
@@ -77,8 +79,8 @@ func TestLostTakesCopy(t *testing.T) {
 	h.ExpectOutput("deregistered by force", "node", "status")
 	h.ExpectCalls(since)
 
-	// The operator stopped the plugin, so it stays stopped. Once it runs again, the agent makes the
-	// pending calls and disconnects storage that may still be connected.
+	// The plugin stays stopped, because the operator had stopped it. When the plugin runs again,
+	// the agent makes the pending calls and disconnects storage that may still be connected.
 	h.Volctl("plugin", "start", "rec")
 	h.Volctl("wait", "--plugin", "rec", "--timeout", "60s")
 	for _, id := range []string{"free", "ended", "last"} {
@@ -96,16 +98,17 @@ func TestLostTakesCopy(t *testing.T) {
 	}
 }
 
-// TestLostCopyKeepsAway checks that the agent does not restore a volume of the copy if an
-// unexplained mount exists for that volume. Otherwise the agent would undo uncertain steps while a
-// process still uses that mount.
+// TestLostCopyKeepsAway checks that the agent does not restore a volume from the copy if an
+// unexplained mount of the volume exists. Otherwise the agent would undo uncertain steps while a
+// process still uses the mount.
 func TestLostCopyKeepsAway(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
 	h.Register("data", "single-node-writer")
 	copyNow(h.Host, func(snap statedb.View) bool { return len(snap.Volumes()) == 1 })
 	h.Volctl("wait", "--plugin", "rec", "--timeout", "60s")
-	target := h.Volctl("volume", "claim", "data", "--alloc", "x") // the copy does not contain this claim
+	// The copy is older than this claim.
+	target := h.Volctl("volume", "claim", "data", "--alloc", "x")
 	staged := harness.Decode[api.Volume](h.Host, "volume", "status", "data").StagingPath
 	h.Kill()
 	since, mounts := h.Mark(), h.Mounts()

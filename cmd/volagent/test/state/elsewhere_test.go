@@ -11,10 +11,10 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// TestOtherDataDir starts the agent with an empty data dir while volumes are mounted below the
-// first one. The agent reports this in status, doctor and inspect. It starts no plugin, and creates
-// no volume through the plugins of the first data dir. The agent uses the new data dir once the
-// first one has no mounted volumes and no running plugins.
+// TestOtherDataDir starts the agent with an empty data dir while volumes are mounted below an
+// earlier data dir. The agent must report this in the status, in doctor and in inspect. It must not
+// start a plugin or create a volume with the plugins of the earlier data dir. It uses the new data
+// dir as soon as the earlier one has no mounted volumes and no running plugins.
 func TestOtherDataDir(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)
@@ -61,8 +61,8 @@ func TestOtherDataDir(t *testing.T) {
 	}
 }
 
-// TestOtherDataDirUnnoted removes the file in the runtime dir that names the data dir. The agent
-// with the new data dir recognizes the running plugin by the plugin's log file.
+// TestOtherDataDirUnnoted removes the file that records the data dir. An agent with another data
+// dir must still recognize the running plugin, by the path of the plugin's log file.
 func TestOtherDataDirUnnoted(t *testing.T) {
 	t.Parallel()
 	h := harness.NewHost(t)

@@ -14,9 +14,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestFullDisk checks a data dir without free space. The agent refuses a claim with a helpful error
-// and sends no CSI call for it. Mounted volumes stay mounted. The agent behaves in the same way
-// after a restart. Once there is space again, claims succeed without another command.
+// TestFullDisk checks a data dir without free space. The agent must refuse a claim with a helpful
+// error and without a CSI call. Mounted volumes must stay mounted, also after a restart of the
+// agent. When the disk has space again, claims must succeed without another command.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", nil)
@@ -29,7 +29,7 @@ func TestFullDisk(t *testing.T) {
 	h.Start("rec")
 	h.Register("small", "single-node-writer")
 	path := h.Volctl("volume", "claim", "small")
-	// A record of this size does not fit into the free pages of the database file.
+	// A record of this size does not fit into the free pages of the database.
 	file := filepath.Join(h.Dir, "large.yaml")
 	h.Must(os.WriteFile(file, fmt.Appendf(nil, "id: large\nname: %q\nplugin_id: rec\nexternal_id: ext/large\n", strings.Repeat("x", 256<<10)), 0o644))
 	h.Volctl("volume", "register", file)
@@ -69,8 +69,9 @@ func TestFullDisk(t *testing.T) {
 }
 
 // TestFailingDisk makes commits fail with different errors during claims and detaches. No claim or
-// detach may be half complete, and all requests succeed once commits succeed. A commit whose last
-// sync failed may have reached the file. After a restart the agent must not use such a commit.
+// detach may be half complete, and all requests must succeed when commits succeed again. If only
+// the last sync of a commit fails, its data may be in the file. After a restart, the agent must not
+// use the data of such a commit.
 func TestFailingDisk(t *testing.T) {
 	t.Parallel()
 	for _, fault := range [][2]string{{"pwrite64", "ENOSPC"}, {"pwrite64", "EIO"}, {"fdatasync", "EIO"}} {

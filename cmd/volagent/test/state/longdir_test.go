@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// longDir returns a host whose data dir has a path of about 600 bytes, and the path.
+// longDir returns a host whose data dir has a path of about 600 bytes. It also returns this path.
 func longDir(t *testing.T) (h harness.Recorded, data string) {
 	t.Helper()
 	h = harness.NewRecorded(t, "10s", func(c *csitest.Config) { c.LongPaths = true })
@@ -22,9 +22,8 @@ func longDir(t *testing.T) (h harness.Recorded, data string) {
 	return h, data
 }
 
-// expectKept checks that data survives a kill of the agent and a detach. It claims a volume, writes
-// a file and kills the agent. Then it reads the file at the same path and, after a detach, at the
-// path of the next claim.
+// expectKept claims a volume, writes a file, and kills the agent. It checks that the file still
+// exists at the same path after the restart, and at the path of the next claim after a detach.
 func expectKept(h harness.Recorded, id, data string) {
 	h.T.Helper()
 	path := h.Volctl("volume", "claim", id, "--alloc", strings.Repeat("a", 60), "--timeout", "60s")
@@ -50,8 +49,9 @@ func expectKept(h harness.Recorded, id, data string) {
 	h.Volctl("volume", "detach", id, "--all", "--timeout", "60s")
 }
 
-// TestLongDataDir claims and uses volumes at paths much longer than the 128 bytes that CSI requires
-// plugins to accept. Each start of the agent logs one warning about the length.
+// TestLongDataDir claims and uses volumes at paths that are much longer than 128 bytes, the length
+// that CSI requires plugins to accept. Each start of the agent must log exactly one warning about
+// the length.
 func TestLongDataDir(t *testing.T) {
 	t.Parallel()
 	h, data := longDir(t)

@@ -13,8 +13,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestReadOnlyDataDir starts an agent after a kill while the file system of its data dir is
-// read-only. The agent reports this and refuses claims, but can still detach mounted volumes.
+// TestReadOnlyDataDir kills the agent and starts it while the file system of its data dir is
+// read-only. The agent must report this and refuse claims, but must still be able to detach mounted
+// volumes.
 func TestReadOnlyDataDir(t *testing.T) {
 	t.Parallel()
 	h := harness.StartRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })

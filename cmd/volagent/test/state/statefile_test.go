@@ -20,9 +20,9 @@ func newFiled(t *testing.T) (h *harness.Host, db string) {
 	return h, filepath.Join(h.Dir, "d", "state.db")
 }
 
-// TestStateRemoved removes the state database while the agent runs. The agent writes the database
-// again with the next change. Meanwhile a second agent refuses to start. The next agent knows all
-// volumes and claims.
+// TestStateRemoved removes the state database while the agent runs. The agent must write the
+// database again with its next change. Until then, a second agent must refuse to start. After a
+// restart, the agent must know all volumes and claims.
 func TestStateRemoved(t *testing.T) {
 	t.Parallel()
 	h, db := newFiled(t)
@@ -43,8 +43,8 @@ func TestStateRemoved(t *testing.T) {
 }
 
 // TestStateReplaced replaces the state database by another file while the agent runs. The agent
-// sets that file aside and refuses changes. The status, the doctor and the log report this. The
-// next agent knows all volumes and claims.
+// must set the other file aside and refuse changes. The status, the doctor and the log must report
+// this. After a restart, the agent must know all volumes and claims.
 func TestStateReplaced(t *testing.T) {
 	t.Parallel()
 	h, db := newFiled(t)
