@@ -68,7 +68,7 @@ func Path(parts ...string) string {
 
 // Done is the answer of a call that has no other result.
 type Done struct {
-	// Left describes the leftovers that the agent keeps on purpose, in one sentence each.
+	// Left describes, in one sentence each, the leftovers that the agent does not remove.
 	Left []string `json:"left,omitempty"`
 }
 
@@ -87,15 +87,15 @@ type Health struct {
 type Event struct {
 	Time time.Time `json:"time"`
 
-	// Seq is one greater for each new event, and continues after a restart of the agent.
+	// Seq increases by one with each new event. The numbers continue after a restart of the agent.
 	Seq    uint64 `json:"seq"`
 	Volume string `json:"volume,omitempty"`
 	Alloc  string `json:"alloc,omitempty"`
 	Plugin string `json:"plugin,omitempty"`
-	Part   string `json:"part,omitempty"` // set if the plugin has several parts: "node", "controller a"
+	Part   string `json:"part,omitempty"` // set if the plugin has several parts, for example "node" or "controller a"
 	Type   string `json:"type"`           // such as "claim-mounted", "step-failed", "plugin-ready"
 
-	// Step names the step of a volume, if the event concerns one.
+	// Step names the step of the volume that the event concerns. It is empty for other events.
 	Step    string `json:"step,omitempty"`
 	Message string `json:"message"`
 }

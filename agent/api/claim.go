@@ -21,8 +21,9 @@ const (
 )
 
 // ClaimRequest asks for a volume on behalf of an alloc. If access_mode or attachment_mode is empty,
-// the agent uses the mode in force, or else the first listed capability that fits. If mount_flags
-// is empty, it uses the flags in force, or else those of the volume.
+// the agent uses the mode of the volume's existing claims. Without existing claims, it uses the
+// first suitable capability of the volume. The same rule applies to empty mount_flags, which
+// default to the flags of the existing claims, or else to those of the volume.
 type ClaimRequest struct {
 	ReadOnly       bool     `json:"read_only,omitempty"`
 	AccessMode     string   `json:"access_mode,omitempty"`
@@ -32,10 +33,11 @@ type ClaimRequest struct {
 	// At is an absolute path at which the agent also bind-mounts the volume.
 	At string `json:"at,omitempty"`
 
-	// AtFD is a descriptor of the caller that is open on At (O_PATH). The agent then bind-mounts on
-	// exactly this directory and does not walk the path. A caller needs this if the directory is
-	// mounted on demand (autofs), because a walk would wait for the caller itself. Only root may
-	// lend a descriptor, from its own mount namespace, and only to a request that waits. A missing
+	// AtFD is a file descriptor in the caller's process that is open on the directory At (O_PATH).
+	// The agent then bind-mounts on exactly this directory and does not resolve the path. A caller
+	// needs AtFD if the directory is mounted on demand (autofs), because resolving the path would
+	// then wait for the caller itself. Only root may pass a descriptor. The descriptor must come
+	// from the caller's own mount namespace, and the request must wait for the mount. A missing
 	// AtFD means -1.
 	AtFD *int `json:"at_fd,omitempty"`
 

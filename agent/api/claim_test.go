@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestCheckNote checks that the limit of a note counts characters, not bytes, and that all must be
-// printable.
+// TestCheckNote checks that the limit for a note counts characters, not bytes, and that CheckNote
+// rejects unprintable characters.
 func TestCheckNote(t *testing.T) {
 	for note, want := range map[string]string{
 		"":                                   "",

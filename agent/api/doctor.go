@@ -8,7 +8,7 @@ type Doctor struct {
 	Time   time.Time `json:"time"`
 	TookMS float64   `json:"took_ms"` // in milliseconds
 
-	// These are the numbers of objects that the agent checked.
+	// The following fields count the objects that the agent checked.
 	Volumes int `json:"volumes"`
 	Claims  int `json:"claims"`
 	Plugins int `json:"plugins"`
@@ -21,7 +21,7 @@ type Doctor struct {
 const (
 	SeverityProblem = "problem" // something does not work, or data is at risk
 	SeverityWarning = "warning" // it works now, but may fail later
-	SeverityNote    = "note"    // no harm, but a person may want to know or clean up
+	SeverityNote    = "note"    // nothing is broken, but an operator may want to know or clean up
 )
 
 // DoctorFinding is one problem. docs/doctor.md has a section for each kind.

@@ -16,9 +16,9 @@ type Drain struct {
 type Occupant struct {
 	Volume  string `json:"volume,omitempty"` // empty for a mount that belongs to no known volume
 	Alloc   string `json:"alloc,omitempty"`
-	Owner   string `json:"owner,omitempty"` // a description
+	Owner   string `json:"owner,omitempty"` // a description of the owner
 	Message string `json:"message"`
-	Command string `json:"command"`        // the command that removes it
+	Command string `json:"command"`        // the command that removes the claim, volume or mount
 	Else    string `json:"else,omitempty"` // the command to use if Command does not help
 }
 

@@ -20,7 +20,7 @@ func TestSecretJSON(t *testing.T) {
 		`{"env":"E"}`:                 {Env: "E"},
 		`{"sealed":true}`:             {Sealed: true},
 		`{}`:                          {},
-		`{"file":"/f","sealed":true}`: {File: "/f", Sealed: true}, // the JSON is valid, and the code that uses the secret rejects it
+		`{"file":"/f","sealed":true}`: {File: "/f", Sealed: true}, // this JSON is valid; the code that uses the secret rejects the combination later
 	} {
 		var got api.Secret
 		if err := json.Unmarshal([]byte(text), &got); err != nil || !reflect.DeepEqual(got, want) {

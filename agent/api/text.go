@@ -35,8 +35,8 @@ func Printable(s string) string {
 	return b.String()
 }
 
-// shown reports whether a terminal displays a character as itself. This includes the spaces of all
-// scripts and characters of private use.
+// shown reports whether a terminal displays a character as itself. Spaces of all scripts and
+// private use characters count as displayed.
 func shown(r rune) bool {
 	return unicode.IsPrint(r) || unicode.In(r, unicode.Zs, unicode.Co)
 }
