@@ -23,9 +23,9 @@ type DetachOptions struct {
 	// Force permits the detach while the owner is alive.
 	Force bool
 
-	// WithoutPlugin makes the agent unmount without the plugin. The values "umount", "force" and
-	// "lazy" are the strongest permitted kind of unmount. If it is empty, the agent calls the
-	// plugin.
+	// WithoutPlugin makes the agent unmount the volume without calls to the plugin. The values
+	// "umount", "force" and "lazy" set the strongest kind of unmount that the agent may use. If
+	// WithoutPlugin is empty, the agent calls the plugin.
 	WithoutPlugin string
 }
 
@@ -46,14 +46,14 @@ func (c *Client) Claim(ctx context.Context, volume, alloc string) (*api.Claim, e
 }
 
 // ClaimVolume claims a volume for an alloc, and waits until the volume is mounted, for at most the
-// duration wait. With 0 it answers at once. If the wait or ctx ends before the volume is mounted,
-// the agent detaches the new claim again.
+// duration wait. With 0 it returns at once. If the wait or ctx ends before the volume is mounted,
+// the agent detaches the new claim.
 func (c *Client) ClaimVolume(ctx context.Context, volume, alloc string, req api.ClaimRequest, wait time.Duration) (*api.Claim, error) {
 	return get[api.Claim](ctx, c, call{method: http.MethodPut, path: []string{"volumes", volume, "claims", alloc}, query: waiting(wait), body: req})
 }
 
-// DetachClaim detaches a claim. If it waits and returns no error, the claim no longer exists. If it
-// does not wait, the agent continues the detach in the background.
+// DetachClaim detaches a claim. If the options request a wait and DetachClaim returns no error, the
+// claim no longer exists. Without a wait, the agent continues the detach in the background.
 func (c *Client) DetachClaim(ctx context.Context, volume, alloc string, o DetachOptions) error {
 	_, err := c.Detach(ctx, volume, alloc, o)
 	return err

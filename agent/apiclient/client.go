@@ -50,16 +50,16 @@ func New(socket string) *Client {
 			return conn, nil
 		},
 		DisableCompression: true,
-		// A busy program has about this many requests in flight. With Go's default of two, most of
-		// them would need a new connection.
+		// A busy program may have about this many requests in flight. With Go's default of two idle
+		// connections, most of the requests would need a new connection.
 		MaxIdleConnsPerHost: 128,
 		IdleConnTimeout:     30 * time.Second,
 	}
 
 	return &Client{socket: socket, http: &http.Client{
 		Transport: transport,
-		// The agent never redirects. A redirect means that Go's HTTP server has cleaned the path,
-		// which changes an id in it.
+		// The agent never redirects. A redirect comes from Go's HTTP server after it has cleaned
+		// the path. The cleaned path may contain a different id.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
@@ -76,12 +76,12 @@ type call struct {
 	path   []string
 	query  url.Values
 	body   any
-	text   []byte    // a body that is not JSON
-	stream io.Reader // a body that is not JSON and that the client streams
+	text   []byte    // a request body that is not JSON
+	stream io.Reader // a request body that is not JSON and is streamed
 }
 
-// send sends the request and returns the response if it is a success. The caller must close the
-// body.
+// send sends the request. It returns the response only if the status is a success. The caller must
+// close the body.
 func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	for _, part := range r.path {
 		if part == "" || part == "." || part == ".." {
@@ -123,7 +123,7 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	}
 	resp, err := c.answer(req)
 	if r.method == http.MethodGet && errors.Is(err, io.EOF) {
-		// The agent was stopping. If systemd holds the socket, the next agent answers.
+		// The agent was stopping. If systemd holds the socket, the restarted agent answers.
 		resp, err = c.answer(req)
 	}
 	if err != nil {

@@ -16,19 +16,20 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// DetailDropped marks an error with api.CodeUnreachable in its details. It means that the
-// connection was made, but ended before the agent answered. The request may have taken effect.
+// DetailDropped is a key in the details of an error with api.CodeUnreachable. It means that the
+// client connected, but the connection ended before the agent answered. The request may have taken
+// effect.
 const DetailDropped = "dropped"
 
-// dialError marks the error of a connection that could not be made, as opposed to one that was
-// lost.
+// dialError wraps the error of a failed attempt to connect. The error of a connection that was lost
+// later has another type.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// transportError explains why there is no answer. If the caller's context has ended, that is the
-// reason, regardless of the error of the connection.
+// transportError explains why the client received no answer. If the caller's context has ended,
+// transportError returns the error of the context, regardless of the error of the connection.
 func (c *Client) transportError(ctx context.Context, err error) error {
 	if cause := ctx.Err(); cause != nil {
 		return fmt.Errorf("no answer from the agent: %w", cause)
@@ -61,7 +62,7 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 	}
 }
 
-// reason describes for people why the client cannot connect.
+// reason describes in plain words why the client cannot connect.
 func reason(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -87,7 +88,7 @@ func unwrapped(err error) error {
 	}
 }
 
-// permissionHint names the group of the socket, if the caller can read it.
+// permissionHint returns a hint that names the group of the socket, if the caller can read it.
 func permissionHint(socket string) string {
 	group := "the socket's group (socket_group in the agent's configuration)"
 	if info, err := os.Stat(socket); err == nil {
@@ -126,8 +127,8 @@ func (c *Client) foreign(what string) error {
 	}
 }
 
-// startHint returns a command for the case that no agent answers. The service uses the default
-// socket unless its configuration names another one.
+// startHint returns a command that starts the agent. The agent's service uses the default socket
+// unless its configuration names another socket.
 func startHint(socket string) string {
 	if socket == DefaultSocket {
 		return "systemctl start volagent"

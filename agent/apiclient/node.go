@@ -15,7 +15,7 @@ import (
 // Part restricts a request to some parts of a plugin. Empty fields match every part.
 type Part = api.Part
 
-// selectPart adds the part to a query.
+// selectPart adds the parameters of a part to a query.
 func selectPart(p Part, q url.Values) {
 	if p.Type != "" {
 		q.Set("type", p.Type)
@@ -50,8 +50,8 @@ func (c *Client) Plugin(ctx context.Context, id string) (*api.Plugin, error) {
 	return c.plugin(ctx, id, nil)
 }
 
-// WaitPlugin makes the agent wait until the plugin is ready. If the wait ends before that, it fails
-// with api.CodeTimeout.
+// WaitPlugin makes the agent wait until the plugin is ready, for at most the duration wait. If the
+// plugin is not ready by then, WaitPlugin fails with api.CodeTimeout.
 func (c *Client) WaitPlugin(ctx context.Context, id string, wait time.Duration) (*api.Plugin, error) {
 	return c.plugin(ctx, id, url.Values{"for": {api.PluginReady}, "wait": {wait.String()}})
 }
@@ -69,7 +69,7 @@ type ControlOptions struct {
 	// Force permits the action while volumes use the plugin.
 	Force bool
 
-	// UntilRestart makes a stop end when the agent restarts.
+	// UntilRestart limits a stop: when the agent restarts, it starts the plugin again.
 	UntilRestart bool
 	Part         Part
 }
@@ -80,8 +80,9 @@ func (c *Client) RestartPlugin(ctx context.Context, id string, o ControlOptions)
 	return c.control(ctx, id, "restart", o)
 }
 
-// StopPlugin stops a plugin that the agent runs. The plugin stays stopped until StartPlugin, even
-// after a restart of the agent. With UntilRestart, the agent starts it after its own restart.
+// StopPlugin stops a plugin that the agent runs. The plugin stays stopped until a call of
+// StartPlugin, even after a restart of the agent. With UntilRestart, the agent starts the plugin
+// when the agent itself restarts.
 func (c *Client) StopPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "stop", o)
 }

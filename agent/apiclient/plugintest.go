@@ -7,9 +7,9 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestPlugin tests a plugin. It calls each after every check, and returns the summary when the
-// agent has removed the traces of the test. If ctx ends or each returns an error, the agent ends
-// the test and removes its traces. TestPlugin returns an error from each unchanged.
+// TestPlugin tests a plugin. It calls each after every check, and returns the summary after the
+// agent has cleaned up the test. If ctx ends or each returns an error, the agent ends the test and
+// cleans up. TestPlugin returns an error from each unchanged.
 func (c *Client) TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (*api.PluginTestSummary, error) {
 	for line, err := range lines[api.PluginTestLine](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, "test"}, body: q}) {
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 // SnapshotFilter restricts a list of snapshots. Empty fields match every snapshot.
 type SnapshotFilter struct {
 	Plugin, Volume string
-	// Secrets replace those of Volume in the call to the plugin.
+	// Secrets replace the secrets of Volume in the call to the plugin.
 	Secrets map[string]api.Secret
 	// Pending requests only the snapshots whose completion the agent has not seen. The agent then
 	// calls no plugin.

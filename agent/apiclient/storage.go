@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// ModifyVolume makes the plugin change mutable parameters of a volume. Parameters that mutable does
-// not name keep their values.
+// ModifyVolume makes the plugin change mutable parameters of a volume. Parameters that are not in
+// the map mutable keep their values.
 func (c *Client) ModifyVolume(ctx context.Context, id string, mutable map[string]string) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", id, "modify"}, body: api.ModifyRequest{Mutable: mutable}})
 }
@@ -38,8 +38,9 @@ func (c *Client) PluginHealth(ctx context.Context, id string) (*api.PluginHealth
 }
 
 // PluginVolumes asks the plugin for its volumes, and calls each for every volume as it arrives, up
-// to limit volumes (0 means all). It reports whether the plugin has more. The end of ctx or an
-// error from each ends the list. PluginVolumes returns an error from each unchanged.
+// to limit volumes (0 means all). The result more is true if the plugin has further volumes.
+// PluginVolumes stops when ctx ends or each returns an error, and returns an error from each
+// unchanged.
 func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each func(api.StorageVolume) error) (more bool, err error) {
 	query := url.Values{}
 	if limit > 0 {

@@ -25,8 +25,8 @@ func (c *Client) Volume(ctx context.Context, id string) (*api.Volume, error) {
 	return c.volume(ctx, id, nil)
 }
 
-// WaitVolume makes the agent wait until the volume has the state ForMounted or ForFree. If the wait
-// ends before that, it fails with api.CodeTimeout.
+// WaitVolume makes the agent wait until the volume has the state ForMounted or ForFree, for at most
+// the duration wait. If the volume does not reach the state, WaitVolume fails with api.CodeTimeout.
 func (c *Client) WaitVolume(ctx context.Context, id, state string, wait time.Duration) (*api.Volume, error) {
 	return c.volume(ctx, id, url.Values{"for": {state}, "wait": {wait.String()}})
 }
@@ -55,9 +55,9 @@ func (c *Client) CreateVolumeWithin(ctx context.Context, spec api.VolumeSpec, wa
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", spec.ID, "create"}, query: waiting(wait), body: spec})
 }
 
-// DeregisterVolume makes the agent forget the volume. The data of the volume stays. Without force the
-// agent refuses if anything of the volume is on the host. With force it refuses only if a live alloc
-// has a claim to the volume.
+// DeregisterVolume makes the agent forget the volume and keep its data. Without force, the agent
+// refuses if the volume still has a mount, a device or a claim on the host. With force, it refuses
+// only if a live alloc has a claim to the volume.
 func (c *Client) DeregisterVolume(ctx context.Context, id string, force bool) (*api.DeregisterResult, error) {
 	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: when("force", force)})
 }
@@ -69,8 +69,8 @@ func (c *Client) ForgetVolume(ctx context.Context, id string) (*api.DeregisterRe
 	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: query})
 }
 
-// DeleteVolume destroys the volume and its data. If the volume was registered and not created,
-// confirm must repeat the id. Otherwise confirm may be empty.
+// DeleteVolume destroys the volume and its data. If the volume was registered, but not created by
+// this agent, confirm must repeat the id. Otherwise confirm may be empty.
 func (c *Client) DeleteVolume(ctx context.Context, id, confirm string) (*api.Done, error) {
 	query := url.Values{}
 	if confirm != "" {
@@ -102,7 +102,7 @@ func (c *Client) VolumeStats(ctx context.Context, id string) (*api.Stats, error)
 	return get[api.Stats](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id, "stats"}})
 }
 
-// when returns a query that contains the flag if it is on, and is empty otherwise.
+// when returns a query that contains the named flag if on is true, and an empty query otherwise.
 func when(name string, on bool) url.Values {
 	query := url.Values{}
 	if on {
