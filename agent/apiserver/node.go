@@ -49,7 +49,7 @@ func takeBackup(s *Server, r *request) action {
 		r.w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 		if _, err := io.Copy(r.w, b); err != nil {
 			s.unsent("a backup", err)
-			panic(http.ErrAbortHandler) // a caller who is still connected then sees that the answer is incomplete
+			panic(http.ErrAbortHandler) // if the caller is still connected, the broken connection shows that the answer is incomplete
 		}
 		return nil, nil
 	}
@@ -62,7 +62,7 @@ func restoreBackup(s *Server, r *request) action {
 
 func writeMetrics(s *Server, r *request) action {
 	return func() (any, error) {
-		var all bytes.Buffer // a failure then produces an error instead of half an answer
+		var all bytes.Buffer // buffers the answer, so that a failure produces an error instead of half an answer
 		if err := s.o.Metrics.Write(&all); err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ func control(do func(service.Plugins, context.Context, service.Caller, string, s
 	}
 }
 
-// parts reads the parts of a plugin that a request names: ?type=, ?instance=.
+// parts reads the parts of a plugin that a request selects with ?type= and ?instance=.
 func parts(r *request) api.Part {
 	return api.Part{Type: r.text("type"), Instance: r.text("instance")}
 }
@@ -80,7 +80,7 @@ func pluginVolumes(s *Server, r *request) action {
 
 		switch {
 		case r.Context().Err() != nil && out.begun:
-			panic(http.ErrAbortHandler) // a caller that is still connected then sees that the answer is incomplete
+			panic(http.ErrAbortHandler) // if the caller is still connected, the broken connection shows that the answer is incomplete
 		case err == nil:
 			s.unsent("the end of a list", out.send(api.StorageVolumeLine{End: &api.ListEnd{More: more}}))
 		case out.begun:
@@ -106,7 +106,7 @@ func testPlugin(s *Server, r *request) action {
 		last := api.PluginTestLine{Summary: &sum}
 		switch {
 		case errors.Is(context.Cause(r.Context()), volume.ErrStopping) && out.begun:
-			panic(http.ErrAbortHandler) // the caller sees a broken connection and knows that the answer is incomplete
+			panic(http.ErrAbortHandler) // the broken connection shows the caller that the answer is incomplete
 		case err != nil && !out.begun:
 			return nil, err
 		case err != nil:

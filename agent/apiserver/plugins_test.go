@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registering is a fake that records requests and returns err.
+// registering is a fake service for plugins that records requests and returns err.
 type registering struct {
 	service.PluginSet
 	asked string
@@ -41,8 +41,8 @@ func (p *registering) Get(id string) (api.Plugin, bool) { return api.Plugin{ID: 
 
 func (p *registering) Tail(string, int) []string { return []string{"its last words"} }
 
-// TestRegistration checks that the server passes on requests, but only from callers with write
-// permission.
+// TestRegistration checks that the server passes requests on to the service, but only from callers
+// with write permission.
 func TestRegistration(t *testing.T) {
 	mayWrite := true
 	plugins := &registering{}

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/agent/service"
 )
 
-// request is one request with its caller. The methods decode parts of the request, and store the
-// first error in err.
+// request is one request with its caller. The methods decode the path, query or body of the
+// request, and store the first error in err.
 type request struct {
 	*http.Request
 	w   http.ResponseWriter
@@ -34,10 +34,10 @@ func (r *request) fail(err error) {
 	}
 }
 
-// text reads a text from the query. It returns an empty text if the query does not contain it.
+// text reads a text from the query. It returns an empty text if the parameter is missing.
 func (r *request) text(name string) string { return r.URL.Query().Get(name) }
 
-// duration reads a duration from the query. It returns 0 if the query does not contain it.
+// duration reads a duration from the query. It returns 0 if the parameter is missing.
 func (r *request) duration(name string) time.Duration {
 	raw := r.text(name)
 	if raw == "" {
@@ -52,7 +52,7 @@ func (r *request) duration(name string) time.Duration {
 	return d
 }
 
-// flag reads a boolean from the query. It returns false if the query does not contain it.
+// flag reads a boolean from the query. It returns false if the parameter is missing.
 func (r *request) flag(name string) bool {
 	raw := r.text(name)
 	if raw == "" {
@@ -66,8 +66,8 @@ func (r *request) flag(name string) bool {
 	return b
 }
 
-// number reads an integer from the query. If the query does not contain it, number returns the
-// value of the argument without.
+// number reads an integer from the query. It returns the argument without if the parameter is
+// missing.
 func (r *request) number(name string, without int) int {
 	raw := r.text(name)
 	if raw == "" {
@@ -82,7 +82,7 @@ func (r *request) number(name string, without int) int {
 	return n
 }
 
-// time reads a time from the query. It returns the zero time if the query does not contain it.
+// time reads a time from the query. It returns the zero time if the parameter is missing.
 func (r *request) time(name string) (t time.Time) {
 	var err error
 	if raw := r.text(name); raw != "" {
@@ -102,7 +102,7 @@ func (r *request) secrets() map[string]api.Secret {
 
 	refs := map[string]api.Secret{}
 	if err := json.Unmarshal([]byte(raw), &refs); err != nil {
-		r.fail(invalid("cannot read the secrets of the request")) // without err, which may contain a secret
+		r.fail(invalid("cannot read the secrets of the request")) // the message omits err, which may contain a secret
 	}
 	return refs
 }
@@ -140,7 +140,7 @@ type lines struct {
 	begun bool // the answer has begun, so an error cannot change its status
 }
 
-// begin begins the answer, even if it will have no line.
+// begin sets the header of the answer. An answer without any line also needs this header.
 func (l *lines) begin() {
 	l.w.Header().Set("Content-Type", "application/x-ndjson")
 	l.begun = true

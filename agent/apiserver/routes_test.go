@@ -14,9 +14,10 @@ import (
 	"github.com/volagent/volagent/agent/service"
 )
 
-// TestWriteRoutes checks that the field write of each route agrees with the service. It calls the
-// routes without the check of that field, for a caller without write permission. The service has no
-// domain, so a call that the service does not refuse panics or returns another error.
+// TestWriteRoutes checks that the field write of each route agrees with the service. The test
+// bypasses the server's check of that field, and calls each route for a caller without write
+// permission. The service has no domain, so a call that the service does not refuse panics or
+// returns another error.
 func TestWriteRoutes(t *testing.T) {
 	s := New(Options{Service: service.New(service.Options{}), Log: hclog.NewNullLogger()})
 	refused := func(rt route) bool {

@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// album is a fake that records requests.
+// album is a fake service for snapshots that records requests.
 type album struct {
 	service.PluginSet
 	asked  string
@@ -65,8 +65,9 @@ func (a *album) GroupSnapshot(_ context.Context, at volume.SnapshotAt) (call.Gro
 	return call.GroupSnapshot{ID: at.ID, Ready: true}, a.note("group %s %s %v %s", at.PluginID, at.ID, at.Members, at.Secrets["k"].File)
 }
 
-// TestSnapshotRoutes checks that the server passes on requests, and answers in the API's form. A
-// request needs write permission if it changes state or makes the agent read secrets.
+// TestSnapshotRoutes checks that the server passes requests on to the service, and that the answers
+// have the API's form. A request needs write permission if it changes state or makes the agent read
+// secrets.
 func TestSnapshotRoutes(t *testing.T) {
 	mayWrite := true
 	a := &album{listed: volume.Snapshots{

@@ -19,8 +19,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stateful is a fake of the parts of the agent that drain the host, and back up and restore its
-// state.
+// stateful is a fake service that drains the host, and backs up and restores the state.
 type stateful struct {
 	asked string
 	err   error
@@ -49,8 +48,8 @@ func (s *stateful) Restore(_ context.Context, r io.Reader, dry bool) (api.Restor
 	return api.Restore{Node: "n", DryRun: dry, Items: []api.Restored{}}, errors.Join(err, s.err)
 }
 
-// TestState checks that the server passes on requests, but only from callers with write permission.
-// A backup needs it because it contains sealed secrets.
+// TestState checks that the server passes requests on to the service, but only from callers with
+// write permission. Even a backup needs write permission, because it contains sealed secrets.
 func TestState(t *testing.T) {
 	mayWrite := true
 	state := &stateful{}
