@@ -13,15 +13,16 @@ import (
 // reader is a caller without write permission.
 var reader = Caller{Peer: peer.Peer{UID: 1000, PID: 8, Known: true}}
 
-// reading lists the methods that answer a reader.
+// reading lists the methods that answer a caller without write permission.
 var reading = []string{
 	"Claims.Get", "Claims.List", "Doctor.Examine", "Events.After", "Events.Read", "Node.Health", "Node.Status",
 	"Plugins.Get", "Plugins.List", "Snapshots.Group", "Snapshots.List",
 	"Storage.Capacity", "Storage.Health", "Storage.Report", "Storage.Stats", "Storage.Volumes", "Volumes.Get", "Volumes.List",
 }
 
-// TestRefusals calls every method that is not listed in reading for a reader. The method must refuse
-// before it calls the domain. The service has no domain, so such a call panics.
+// TestRefusals calls every method, except those listed in reading, for a caller without write
+// permission. Each method must refuse before it calls the domain. The service has no domain, so a
+// call to the domain panics.
 func TestRefusals(t *testing.T) {
 	nouns, missing := reflect.ValueOf(*New(Options{})), slices.Clone(reading)
 	for i := range nouns.NumField() {
@@ -85,7 +86,7 @@ func refused(t *testing.T, name string, call func() error) {
 	}
 }
 
-// TestRuntimeCaller checks that only a runtime of root has rights.
+// TestRuntimeCaller checks that only a runtime that runs as root has rights.
 func TestRuntimeCaller(t *testing.T) {
 	for _, p := range []peer.Peer{{}, {UID: 12345, Known: true, PID: 1}} {
 		if c, err := RuntimeCaller(p); err == nil || c.MayWrite {

@@ -37,8 +37,9 @@ func fromClaimRequest(req api.ClaimRequest, p peer.Peer) (volume.Request, error)
 	}}, nil
 }
 
-// atFD returns the descriptor that the caller lends to the agent, or nil if there is none. Only
-// root may lend one, because the agent mounts on the directory of the descriptor.
+// atFD returns the file descriptor of the own directory that the caller passes to the agent, or nil
+// if the request has none. Only root may pass a descriptor, because the agent mounts on its
+// directory.
 func atFD(fd *int, p peer.Peer) (*volume.Descriptor, error) {
 	switch {
 	case fd == nil || *fd == -1:
@@ -62,7 +63,7 @@ func toClaim(r volume.Record, c volume.Claim, p plugin.View, owners volume.Owner
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
 		Owner: toOwner(c.Keeper(), owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
 		AtFlags: c.AtFlags, AtWritable: c.AtWritable, Note: c.Note,
-		Ownership: toOwnership(c.Own.Explicit()), // without a default owner, because the claim does not record whether the agent applied it
+		Ownership: toOwnership(c.Own.Explicit()), // omits a default owner, because the claim does not record whether the agent applied it
 	}
 
 	if c.Adopted {
@@ -85,7 +86,7 @@ func fromOwnership(o api.Ownership) volume.Ownership {
 
 	mode := o.Mode
 	if m, err := strconv.ParseUint(mode, 8, 32); err == nil {
-		mode = fmt.Sprintf("%04o", m) // 770 and 0770 become the same text
+		mode = fmt.Sprintf("%04o", m) // 770 and 0770 both become 0770
 	}
 	return volume.Ownership{UID: text(o.UID), GID: text(o.GID), Mode: mode, Recursive: o.Recursive}
 }
@@ -104,7 +105,7 @@ func toOwnership(o volume.Ownership) api.Ownership {
 }
 
 // fromOwner converts the owner in a request. It ignores fields that the owner's kind does not use.
-// If the owner is a mount and the request names no process, the caller becomes the process.
+// If the owner is a mount and the request names no process, fromOwner uses the caller's process.
 func fromOwner(o api.Owner, p peer.Peer) volume.Owner {
 	switch o.Kind {
 	case api.OwnerMount:

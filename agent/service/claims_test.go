@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestAtFD checks that only root may lend a descriptor, and that the descriptor belongs to the
-// calling process.
+// TestAtFD checks that only root may pass a file descriptor to the agent, and that the agent looks
+// for the descriptor in the calling process.
 func TestAtFD(t *testing.T) {
 	root, user := peer.Peer{PID: 7, Known: true}, peer.Peer{PID: 8, UID: 1000, Known: true}
 	for _, tt := range []struct {
@@ -47,8 +47,8 @@ func TestAtFD(t *testing.T) {
 	}
 }
 
-// TestTermsThereAndBack checks that an answer shows the terms of the request, and that the server
-// refuses an unprintable note.
+// TestTermsThereAndBack converts a request to a claim and back to an answer, and checks that the
+// answer shows the same terms. It also checks that an unprintable note is refused.
 func TestTermsThereAndBack(t *testing.T) {
 	ask := api.ClaimRequest{
 		ReadOnly: true, AccessMode: "single-node-writer", AttachmentMode: "file-system", At: "/srv", AtFlags: []string{"nodev", "nosuid"}, AtWritable: true,

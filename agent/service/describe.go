@@ -66,9 +66,9 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 	return v
 }
 
-// stillMounted says whether a volume's paths are mounted. If anything is set, as for a stuck volume,
-// the question is whether any path is mounted. Otherwise the question is whether the paths of all
-// wanted claims are mounted.
+// stillMounted says whether a volume's paths are mounted. If anything is set, as for a stuck
+// volume, the answer is yes if any path is mounted. Otherwise, the answer is yes only if the paths
+// of all wanted claims are mounted.
 func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 	var sights []volume.Sight
 	for alloc, c := range r.Claims {
@@ -108,7 +108,7 @@ func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 	return answer
 }
 
-// way lists the CSI calls in the order in which a volume needs them.
+// way lists the CSI calls of a volume in the order in which the agent makes them.
 var way = []call.Method{
 	call.ControllerPublish, call.NodeStage, call.NodePublish,
 	call.NodeUnpublish, call.NodeUnstage, call.ControllerUnpublish,

@@ -12,8 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestEvents checks that an event keeps all its fields on its way to the API, and that readers see
-// only the events of their volume and those after their number.
+// TestEvents checks that an event keeps all its fields when it is converted to the API. It also
+// checks that Read and After return only events of the given volume, and that After skips earlier
+// events.
 func TestEvents(t *testing.T) {
 	log := event.Open(event.Options{Dir: t.TempDir(), Told: func(event.Event) {}, Warn: func(msg string, err error) { t.Error(msg, err) }})
 	defer log.Close(context.Background())

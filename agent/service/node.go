@@ -51,7 +51,7 @@ func (n Node) Status(ctx context.Context, by Caller) api.Node {
 	}
 	down := map[string]bool{}
 	for _, p := range out.Plugins {
-		down[p.ID] = n.ailing(p) && p.State != api.PluginReady // if the plugin is ready, another part serves its calls
+		down[p.ID] = n.ailing(p) && p.State != api.PluginReady // if the plugin is ready, another part serves the calls of the failing part
 	}
 
 	for _, v := range n.describeAll(ctx) {
@@ -92,10 +92,10 @@ func (n Node) Status(ctx context.Context, by Caller) api.Node {
 	return out
 }
 
-// ailing reports whether a plugin has a problem that a person must solve. A plugin that was stopped
-// on purpose is a problem only if volumes need it. A plugin that starts for the first time is no
-// problem. A plugin that starts again is a problem, because a plugin that never becomes ready is in
-// the state "starting" most of the time.
+// ailing reports whether a plugin has a problem that an operator must solve. A plugin that was
+// stopped on purpose is a problem only if volumes need it. The first start of a plugin is no
+// problem. A repeated start is a problem, because a plugin that never becomes ready is in the state
+// "starting" most of the time.
 func (n Node) ailing(p api.Plugin) bool {
 	switch p.State {
 	case api.PluginReady:
@@ -109,8 +109,8 @@ func (n Node) ailing(p api.Plugin) bool {
 	}
 }
 
-// ailingPart returns a part with a problem that a person must solve, or nil. The plugin may be
-// ready nevertheless, because another part serves its calls.
+// ailingPart returns a part with a problem that an operator must solve, or nil. The plugin may
+// still be ready if another part serves its calls.
 func ailingPart(p api.Plugin) *api.PluginPart {
 	for i, part := range p.Parts {
 		switch part.State {
@@ -146,8 +146,8 @@ func volumeProblem(v api.Volume) api.Problem {
 	return p
 }
 
-// healthProblem describes a problem from the plugin's last report about a volume. The volume's
-// state does not show such a problem, because it does not affect the claims.
+// healthProblem describes a problem that the plugin last reported about a volume. The volume's
+// state does not show such a problem, because the problem does not affect the claims.
 func healthProblem(v api.Volume) api.Problem {
 	f := v.Report.Health[0]
 	words := "its plugin's " + f.By + " reports it"
@@ -192,8 +192,8 @@ func pluginProblem(p api.Plugin) api.Problem {
 	return out
 }
 
-// Drain empties the host, and waits until no volume is in use, for at most the duration wait. If
-// wait is 0, it does not wait.
+// Drain removes all volumes from the host, and waits until no volume is in use, for at most the
+// duration wait. If wait is 0, it does not wait.
 func (n Node) Drain(ctx context.Context, by Caller, wait time.Duration) (*api.Drain, error) {
 	if err := by.CheckWrite(); err != nil {
 		return nil, err

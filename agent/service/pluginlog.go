@@ -52,8 +52,8 @@ func namesAny(line string, names []string) bool {
 	})
 }
 
-// wordRune reports whether a character may be part of a volume's name. "/" and ":" are not, because
-// names occur in paths and in "volume: error".
+// wordRune reports whether a character may be part of a volume's name. The characters "/" and ":"
+// are excluded, because a log shows names in paths and in messages such as "volume: error".
 func wordRune(r rune) bool {
 	return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' || r == '-'
 }

@@ -18,21 +18,22 @@ type PluginSet interface {
 	Get(id string) (api.Plugin, bool)
 	Changed(id string) <-chan struct{}
 
-	// Log writes the last lines and, with follow, new ones until ctx ends.
+	// Log writes the last lines of a plugin's log. With follow, it also writes new lines until ctx
+	// ends.
 	Log(ctx context.Context, id string, w api.Part, lines int, follow bool, write func([]byte) error) error
 
-	// RestartPlugin, StopPlugin and StartPlugin wait for the plugin, for at most the duration wait;
-	// with 0 they do not wait. The first two need force while volumes are in use through the
-	// plugin.
+	// RestartPlugin, StopPlugin and StartPlugin wait for the plugin, for at most the duration wait.
+	// With 0, they do not wait. RestartPlugin and StopPlugin need force while the plugin's volumes
+	// are in use.
 	RestartPlugin(ctx context.Context, id string, w api.Part, force bool, wait time.Duration) error
 
-	// A brief stop ends with this agent. The next agent starts the plugin again.
+	// With brief, the plugin stays stopped only until the agent restarts.
 	StopPlugin(ctx context.Context, id string, w api.Part, force, brief bool, wait time.Duration) error
 	StartPlugin(ctx context.Context, id string, w api.Part, wait time.Duration) error
 
-	// RegisterPlugin registers the text of a plugin file. Errors refer to the file as name.
-	// RegisterPlugin returns the id as soon as it knows the id, even with an error.
-	// DeregisterPlugin removes all registrations of an id.
+	// RegisterPlugin registers the text of a plugin file. Errors refer to the file by the given
+	// name. RegisterPlugin returns the id as soon as it knows the id, even with an error.
+	// DeregisterPlugin removes all registrations of a plugin.
 	RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (id, outcome string, err error)
 	DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
 }
@@ -95,7 +96,7 @@ func (p Plugins) Get(ctx context.Context, by Caller, id, state string, wait time
 	}
 }
 
-// get returns a plugin as the set describes it.
+// get returns the description of a plugin.
 func (p Plugins) get(id string) (api.Plugin, error) {
 	out, ok := p.set.Get(id)
 	if !ok {
@@ -107,7 +108,8 @@ func (p Plugins) get(id string) (api.Plugin, error) {
 // maxLines limits the number of log lines in one answer.
 const maxLines = 10000
 
-// Log writes the last lines of a plugin's log and, with follow, new ones until ctx ends.
+// Log writes the last lines of a plugin's log. With follow, it also writes new lines until ctx
+// ends.
 func (p Plugins) Log(ctx context.Context, by Caller, id string, parts api.Part, lines int, follow bool, write func([]byte) error) error {
 	if err := p.checkChange(by, id, parts); err != nil {
 		return err
@@ -115,7 +117,7 @@ func (p Plugins) Log(ctx context.Context, by Caller, id string, parts api.Part, 
 	return asAPI(p.set.Log(ctx, id, parts, min(lines, maxLines), follow, write))
 }
 
-// checkChange checks the permission first, and then the plugin and its parts in a request.
+// checkChange checks the permission first, and then whether the plugin and the named parts exist.
 func (p Plugins) checkChange(by Caller, id string, parts api.Part) error {
 	if err := by.CheckWrite(); err != nil {
 		return err
@@ -134,12 +136,12 @@ func (p Plugins) checkChange(by Caller, id string, parts api.Part) error {
 type Control struct {
 	Parts api.Part // the parts of the plugin to which the action applies
 
-	// Force permits a restart or stop while volumes are in use through the plugin.
+	// Force permits a restart or stop while the plugin's volumes are in use.
 	Force bool
 
-	// Brief makes a stop end with this agent. The next agent starts the plugin again.
+	// Brief limits a stop: when the agent restarts, it starts the plugin again.
 	Brief bool
-	Wait  time.Duration // how long to wait for the plugin
+	Wait  time.Duration // the time limit for waiting for the plugin
 }
 
 // Restart restarts a plugin, and returns its state afterwards.

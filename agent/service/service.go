@@ -33,7 +33,7 @@ type Options struct {
 	Owners    volume.Owners
 	Events    EventLog
 	Doctor    Examiner
-	Node      func() api.Node // without plugins, counts and problems, which the service adds
+	Node      func() api.Node // returns the host's state without plugins, counts and problems, which the service adds
 }
 
 // Service has a field for each noun of the API.

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// StorageCalls asks plugins about volumes, and about their storage as a whole.
+// StorageCalls sends questions to plugins, about single volumes and about the storage as a whole.
 type StorageCalls interface {
 	Reports
 	Stats(ctx context.Context, id string) (volume.Report, error)
@@ -25,7 +25,7 @@ type StorageCalls interface {
 	Health(ctx context.Context, pluginID string) (volume.PluginHealth, error)
 }
 
-// Storage answers questions to plugins about volumes and storage. No method changes state.
+// Storage answers requests that ask plugins about volumes and storage. No method changes state.
 type Storage struct {
 	view
 	do StorageCalls
@@ -82,7 +82,7 @@ func (s Storage) Health(ctx context.Context, by Caller, pluginID string) (api.Pl
 }
 
 // Volumes calls each for the volumes that a plugin reports, at most limit times. If limit is 0, it
-// reports all volumes. The result tells whether the plugin has more.
+// reports all volumes. The result more is true if the plugin has further volumes.
 func (s Storage) Volumes(ctx context.Context, by Caller, pluginID string, limit int, each func(*api.StorageVolume) error) (more bool, err error) {
 	driver, registered := s.plugins.View(pluginID).Info.Driver, s.registered()
 	more, err = s.do.List(ctx, pluginID, limit, func(v call.StorageVolume) error {

@@ -13,8 +13,8 @@ import (
 
 // Tester runs the tests of plugins.
 type Tester interface {
-	// Run calls each after every check. It returns when it has removed the traces of the test. An
-	// error from each ends the test.
+	// Run tests a plugin, and calls each after every check. It returns after it has cleaned up the
+	// test. An error from each ends the test.
 	Run(ctx context.Context, id string, ask plugintest.Ask, each func(plugintest.Result) error) (plugintest.Summary, error)
 }
 

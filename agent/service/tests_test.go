@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestPluginTestTakesNoLiteral checks that a test of a plugin accepts only references to secrets. The
-// agent does not seal these secrets, and it stores them until it has removed all traces of the test.
+// TestPluginTestTakesNoLiteral checks that a test of a plugin accepts only references to secrets.
+// The agent stores these secrets without sealing them until it has cleaned up the test.
 func TestPluginTestTakesNoLiteral(t *testing.T) {
 	for _, s := range []api.Secret{{Literal: api.NewLiteral("hunter2")}, {Sealed: true}} {
 		_, err := toAsk(api.PluginTest{Secrets: map[string]api.Secret{"key": s}})

@@ -65,7 +65,7 @@ func (v Volumes) Get(ctx context.Context, by Caller, id, state string, wait time
 		case <-changed:
 		case <-over.Done():
 			if rec, err := v.record(id); err == nil {
-				out = v.describe(ctx, by, rec) // the state may have changed since
+				out = v.describe(ctx, by, rec) // the state may have changed since the last check
 			}
 			return api.Volume{}, asAPI(volume.Errorf(volume.ErrTimeout, "volume %q is %s, not %s", id, out.Summary, state).
 				WithRemedy(remedy.Of(remedy.ShowVolume, id)))
@@ -88,8 +88,8 @@ func (v Volumes) Register(ctx context.Context, by Caller, spec api.VolumeSpec, d
 	})
 }
 
-// Create creates a volume at the plugin and registers it. With dry, it only reports the result. It
-// repeats the call to a busy plugin for at most the duration wait.
+// Create creates a volume at the plugin and registers it. With dry, it only reports the result.
+// While the plugin is busy, Create repeats the call, for at most the duration wait.
 func (v Volumes) Create(ctx context.Context, by Caller, spec api.VolumeSpec, dry bool, wait time.Duration) (api.VolumeResult, error) {
 	return v.change(ctx, by, spec.PluginID, spec.ID, func() (volume.Record, volume.Change, error) {
 		return v.do.CreateWithin(ctx, Volume(spec), dry, wait)
@@ -136,8 +136,8 @@ func (v Volumes) change(ctx context.Context, by Caller, pluginID, id string, do 
 	return api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: v.describe(ctx, by, rec)}, nil
 }
 
-// Deregister makes the agent forget a volume and keeps its data. With forget, which needs force, the
-// agent also forgets the volume's leftovers and never undoes them.
+// Deregister makes the agent forget a volume and keeps its data. With forget, which needs force,
+// the agent also forgets the volume's leftovers and never removes them.
 func (v Volumes) Deregister(ctx context.Context, by Caller, id string, force, forget bool) (out api.DeregisterResult, err error) {
 	if err := by.CheckWrite(); err != nil {
 		return out, err
@@ -159,6 +159,6 @@ func (v Volumes) Delete(ctx context.Context, by Caller, id, confirm string) (api
 	if err := by.CheckWrite(); err != nil {
 		return api.Done{}, err
 	}
-	pluginID := v.pluginOf(id) // the record may be gone after the call
+	pluginID := v.pluginOf(id) // the call may remove the record
 	return api.Done{}, v.explain(by, v.do.Delete(ctx, id, confirm), pluginID, id)
 }
