@@ -25,9 +25,9 @@ const (
 	maxSubjects = 4096
 )
 
-// repeats withholds repetitions of an event. It reports the first event at once, and each event
-// with a new message at once too. Of the repetitions, it reports the 8th, 16th, 32nd and so on,
-// with the count. When the repetitions have stopped, it reports the last of them.
+// repeats withholds repetitions of an event. It reports the first event at once, and also each
+// event with a new message. Of the repetitions, it reports the 8th, 16th, 32nd and so on, with the
+// count. When the repetitions have stopped, it reports the last repetition.
 type repeats struct {
 	seen uint64 // number of repetitions so far, which orders them
 	rows map[subject]map[about]*row

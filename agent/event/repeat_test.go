@@ -25,8 +25,8 @@ func told(t *testing.T, l *event.Log) (all []string) {
 }
 
 // TestRepeats checks that the log reports a failure at once, and also a different failure. It
-// reports the same failure again with a count, more and more rarely, and once more when the failure
-// no longer repeats.
+// reports repetitions of the same failure at ever longer intervals with a count, and reports the
+// last repetition when the failure no longer repeats.
 func TestRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now().UTC().Format("2006-01-02 15:04:05Z")
@@ -68,7 +68,7 @@ func TestRepeats(t *testing.T) {
 	})
 }
 
-// TestRepeatsEndWithSuccess checks that the log reports a failure after a success at once.
+// TestRepeatsEndWithSuccess checks that after a success, the log reports the next failure at once.
 func TestRepeatsEndWithSuccess(t *testing.T) {
 	for _, typ := range []volume.EventType{volume.EventClaimMounted, volume.EventClaimDetached} {
 		l := open(t, "")
@@ -107,7 +107,7 @@ func TestPluginRestarts(t *testing.T) {
 	for _, e := range read(t, l, event.Filter{}) {
 		counts[e.Type]++
 	}
-	for typ, n := range counts { // the first eight, the sixteenth, and the withheld event before the sixteenth
+	for typ, n := range counts { // the log reports the first eight events, the sixteenth, and the withheld event before the sixteenth
 		if n < 9 || n > 10 {
 			t.Errorf("of 20 restarts %s is told %d times", typ, n)
 		}
