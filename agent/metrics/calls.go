@@ -16,9 +16,9 @@ type Calls struct {
 	plugin string
 
 	mu sync.Mutex
-	// methods caches series by method, so that a call needs no lookup by labels. The cache also
-	// protects a later plugin with the same id: a call to the removed plugin that ends late changes
-	// only the old series.
+	// methods caches the series by method, so that a call needs no lookup by labels. The cache also
+	// keeps the counts of plugins with the same id apart: a call to a removed plugin that ends late
+	// changes only the series of the removed plugin.
 	methods map[string]*method
 }
 
@@ -74,8 +74,8 @@ func (c *Calls) method(name string) *method {
 	return of
 }
 
-// add makes a series, and counts it for the plugin. prune uses the count to notice a plugin that
-// has returned.
+// add makes a series, and counts it for the plugin. prune uses the count to notice that a removed
+// plugin was added again.
 func (c *Calls) add(series func()) {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
