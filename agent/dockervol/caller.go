@@ -17,8 +17,8 @@ import (
 type Caller struct {
 	service.Caller
 	Runtime string // plugin.RuntimeDocker or plugin.RuntimePodman
-	// Process identifies the calling process. It is empty if unknown. The service needs it because
-	// the docker daemon counts its Mounts only in memory.
+	// Process identifies the calling process. It is empty if the process is unknown. The service
+	// needs Process because the docker daemon counts its Mounts only in memory.
 	Process string
 }
 
@@ -52,9 +52,9 @@ func processOf(pid int) string {
 	return fmt.Sprintf("%s/%d/%d", boot, pid, stat.Start)
 }
 
-// runtimeOf determines the runtime from the path of its program. The podman command calls the agent
-// itself, but for docker, its daemon does. Every other program counts as docker, because it uses
-// the same API.
+// runtimeOf determines the runtime from the path of the calling program. Podman calls the agent
+// from the podman command, and docker calls it from the docker daemon. Every other program counts
+// as docker, because it uses the same API.
 func runtimeOf(exe string) string {
 	name := strings.TrimSuffix(filepath.Base(exe), " (deleted)") // the kernel adds this suffix after an upgrade of the program
 	if strings.HasPrefix(name, "podman") {

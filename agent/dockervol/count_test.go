@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// TestMountsAreCounted checks the calls of "docker cp". It sends a second Mount for the id of a
-// running container, and later one Unmount for this Mount only.
+// TestMountsAreCounted checks the calls of "docker cp". Docker sends a second Mount for the id of a
+// running container, and later an Unmount that ends only this second Mount.
 func TestMountsAreCounted(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -22,8 +22,9 @@ func TestMountsAreCounted(t *testing.T) {
 	w.want("references after the container ended", w.refs("data"))
 }
 
-// TestUnmountRepeated checks an Unmount that docker repeats after an interruption. The count is
-// then too low. The claim must stay while another mount namespace contains the container's mount.
+// TestUnmountRepeated checks an Unmount that docker repeats after an interruption, so that the
+// agent counts it twice. The claim must stay as long as another mount namespace contains the
+// container's mount.
 func TestUnmountRepeated(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -55,8 +56,8 @@ func TestUnmountRepeated(t *testing.T) {
 	w.want("references at the end", w.refs("data"))
 }
 
-// TestDockerStartedAgain checks a new docker process, which counts from zero. Mounts of the earlier
-// process without an Unmount must not keep a claim.
+// TestDockerStartedAgain checks a restarted docker daemon, which counts from zero. Mounts of the
+// earlier daemon that no Unmount has ended must not keep a claim.
 func TestDockerStartedAgain(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))

@@ -26,8 +26,8 @@ func newDoubt(v volume.RuntimeVolume, alloc string) Doubt {
 
 // heldBy returns the doubt that remains if processes in other mount namespaces use the mount.
 // Docker has one reference for each mount of a container, and podman has one reference for all
-// containers. With returned, the runtime has unmounted all references, so the mount explains none
-// of them.
+// containers. If returned is set, the runtime has unmounted all references, so the mount explains
+// no reference.
 func (d Doubt) heldBy(holders []string, returned bool) Doubt {
 	switch {
 	case returned:
@@ -51,7 +51,7 @@ type doubts struct {
 	all []Doubt
 }
 
-// replace stores the result of a pass. A doubt that existed before keeps its time.
+// replace stores the result of a pass. A doubt that was already stored keeps its time.
 func (l *doubts) replace(found []Doubt, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -45,8 +45,8 @@ type event struct {
 // errKilled is the error of a step of a killed agent.
 var errKilled = errors.New("kill -9")
 
-// mostSteps is the highest step at which the model kills the agent. No call has more steps that
-// matter.
+// mostSteps is the highest step at which the model kills the agent. No call has more steps at which
+// a kill makes a difference.
 const mostSteps = 6
 
 // events returns all possible events.
@@ -103,7 +103,7 @@ func newRun(t *testing.T, from state) *run {
 	return r
 }
 
-// agent starts an agent and shows it the state of docker.
+// agent starts an agent with the current state of docker.
 func (r *run) agent() {
 	r.s = r.w.next()
 	r.look()

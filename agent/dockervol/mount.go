@@ -38,7 +38,7 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	defer func() { s.activity.endMount(v.Key(), id, s.now()) }()
 	ref, _ := v.Ref(id)
 
-	// The time that has passed counts against the timeout of the runtime.
+	// The time that has already passed reduces the time until the runtime times out.
 	wait := s.Patience(from.Runtime).Long - time.Since(began)
 	_, c, err := s.Claims.Claim(ctx, v.VolumeID, v.Request(ref.Alloc, of), max(wait, time.Second))
 	if err == nil {
@@ -57,7 +57,7 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 }
 
 // withdraw undoes a failed Mount, because the runtime sends no Unmount for it. If the agent is
-// stopping, the runtime repeats the Mount at the next agent, so the claim stays.
+// stopping, the claim stays, because the runtime repeats the Mount after the agent has restarted.
 func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVolume, id string, turn uint64, stopping bool) error {
 	uncount := func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		// Podman's Mounts are not counted: a later Mount for the same id replaces the earlier one.
@@ -81,9 +81,9 @@ func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVol
 	return err
 }
 
-// refer increases the count of a reference, and stores the count before the agent makes the claim.
-// If the agent does not know the name, refer creates it, for the volume whose id is that name. This
-// helps podman, which never repeats Create.
+// refer increases the count of a reference. The count is stored before the agent makes the claim.
+// If the agent does not know the name, refer creates the name for the volume whose id equals the
+// name. Podman needs this, because it never repeats Create.
 func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v volume.RuntimeVolume, of volume.Volume, turn uint64, err error) {
 	if _, ok := s.Store.RuntimeVolume(from.Runtime, name); !ok {
 		if err := s.Create(ctx, from, name, nil); err != nil {
@@ -119,7 +119,8 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 }
 
 // Unmount decreases the count of a reference. If no reference needs the claim afterwards, the agent
-// detaches it. If the volume is not unmounted before the runtime times out, the agent continues.
+// detaches it. If the runtime times out before the volume is unmounted, the agent continues to
+// unmount the volume.
 func (s *Service) Unmount(ctx context.Context, from Caller, name, id string) error {
 	v, ok := s.Store.RuntimeVolume(from.Runtime, name)
 	if !ok {

@@ -76,7 +76,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"))
 	w.want("claims", w.claims())
 
-	// The runtime has given up, so the claim must not stay.
+	// The runtime has disconnected, so the claim must not stay.
 	gone, cancel := context.WithCancel(ctx)
 	w.mount = func(ctx context.Context) error { cancel(); return ctx.Err() }
 	if _, err := s.Mount(gone, docker, "data", "a"); !errors.Is(err, context.Canceled) {
@@ -85,7 +85,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"))
 	w.want("claims", w.claims())
 
-	// The agent is stopping, so the reference and the claim stay for the next agent.
+	// The agent is stopping, so the reference and the claim stay until the agent has restarted.
 	stopping, stop := context.WithCancelCause(ctx)
 	w.mount = func(ctx context.Context) error { stop(volume.ErrStopping); return ctx.Err() }
 	if _, err := s.Mount(stopping, docker, "data", "a"); err == nil {
@@ -94,7 +94,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"), "a")
 	w.want("claims", w.claims(), "data docker")
 
-	// The next agent continues the same Mount, which counts once.
+	// The restarted agent continues the same Mount, which counts once.
 	w.mount = nil
 	w.mounted(s, "data", "a")
 	must(t, s.Unmount(ctx, docker, "data", "a"))
@@ -135,7 +135,7 @@ func TestDiskFull(t *testing.T) {
 }
 
 // TestMountForgotten checks a name that podman knows and the agent has lost. The agent then mounts
-// the volume whose id is that name.
+// the volume whose id equals the name.
 func TestMountForgotten(t *testing.T) {
 	w, s := newWorld(t, "data")
 	if path, err := s.Mount(t.Context(), podman, "data", "constant"); err != nil || path != "/t/podman/data" {
@@ -189,7 +189,7 @@ func TestMountWins(t *testing.T) {
 			done <- err
 		}()
 		select {
-		case err := <-done: // no lock delayed the Mount
+		case err := <-done: // no lock must delay the Mount
 			done <- err
 		case <-time.After(200 * time.Millisecond):
 		}
@@ -228,8 +228,8 @@ func TestRemove(t *testing.T) {
 	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-removed", "runtime-created", "runtime-removed", "runtime-removed")
 }
 
-// TestRemoveAtOnce checks two runtimes that remove a volume at the same time. In either order,
-// exactly one of them destroys the volume.
+// TestRemoveAtOnce checks two runtimes that remove their names of a volume at the same time. In
+// either order, exactly one of the runtimes destroys the volume.
 func TestRemoveAtOnce(t *testing.T) {
 	for range 50 {
 		w, s := newWorld(t)

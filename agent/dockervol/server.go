@@ -67,7 +67,7 @@ var calls = map[string]func(s *Service, ctx context.Context, from Caller, q requ
 // fails, docker assumes "no such volume" and creates its own volume of that name on the host's
 // disk. If the connection breaks again, docker retries until it gives up, and starts no container.
 var nameless = map[string]error{
-	// An answer would tell docker that the volume does not exist.
+	// docker would understand any answer as "no such volume"
 	"/VolumeDriver.Get":  errCutOff,
 	"/VolumeDriver.Path": errCutOff,
 
@@ -123,7 +123,7 @@ func (v *Server) serve(w http.ResponseWriter, r *http.Request) {
 	answer, err := v.call(w, r)
 	stopping := err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping)
 	if stopping || errors.Is(err, errCutOff) {
-		// Nothing has been decided. A runtime whose connection breaks repeats the call.
+		// The call has had no effect. If the connection breaks, the runtime repeats the call.
 		panic(http.ErrAbortHandler)
 	}
 	if err != nil {

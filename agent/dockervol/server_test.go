@@ -119,8 +119,9 @@ func TestServerNameless(t *testing.T) {
 	}
 }
 
-// TestServerStops checks that a stopping agent closes the connection without an answer, because the
-// runtime then asks the next agent. The agent must not answer that the mount failed.
+// TestServerStops checks that a stopping agent closes the connection without an answer. The runtime
+// then repeats the call after the agent has restarted. The agent must not answer that the mount
+// failed.
 func TestServerStops(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))

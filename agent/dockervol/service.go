@@ -71,8 +71,8 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Claims admits and detaches claims. It has the types of the domain, because api.ClaimRequest cannot
-// describe the claim of a runtime: the owner, and a default ownership.
+// Claims admits and detaches claims. It has the types of the domain, because api.ClaimRequest
+// cannot express the runtime as the owner of a claim, or a default ownership.
 type Claims interface {
 	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
 	// Drop stores the intent to detach a claim. Freed waits until the claim is gone.
@@ -106,8 +106,8 @@ type Mounts interface {
 	Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error)
 }
 
-// Patience is how long the agent may take for an answer. It is the timeout of the runtime, minus
-// the time that the answer needs to reach the runtime.
+// Patience is the time that the agent may take to answer a call. It is the timeout of the runtime,
+// minus the time that the answer needs to reach the runtime.
 type Patience struct {
 	Long  time.Duration // for Create and Mount
 	Short time.Duration // for Unmount and Remove

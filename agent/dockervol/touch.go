@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// activity stores which Mount calls run, and when the agent last heard of each reference. A
-// reference of a container that starts just now must not count as leaked.
+// activity stores which Mount calls are running, and when the agent last heard of each reference. A
+// reference must not count as leaked while its container is still starting.
 type activity struct {
 	mu       sync.Mutex
 	mounting map[string]int              // number of running Mount calls, by runtime
