@@ -101,8 +101,8 @@ func (s *common) checkSpec(spec volume.Volume) error {
 	return spec.CheckLimits()
 }
 
-// errLookOnly ends a transaction that only reads. Without an error, the store would write to the
-// disk.
+// errLookOnly aborts a transaction that only reads. If the transaction succeeded, the store would
+// write to the disk.
 var errLookOnly = errors.New("nothing is changed")
 
 // read runs fn in a transaction that stores nothing.
@@ -163,7 +163,8 @@ func unique(tx Tx, v volume.Volume) error {
 		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is already registered as volume %q; one storage volume has one id",
 			v.ExternalID, v.Driver, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
 	}
-	// The test undoes all its calls when it ends, and would unmount the volume under its claims.
+	// When the test ends, it undoes all its calls, and would unmount the volume while claims use
+	// it.
 	if plugin, ok := tx.TestOf(v.Driver, v.ExternalID); ok {
 		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is in a test of plugin %q; register it after the test has ended",
 			v.ExternalID, v.Driver, plugin).WithHint("volctl events --since 10m")
@@ -182,7 +183,7 @@ func fill(v *volume.Volume, info plugin.Info) {
 	}
 }
 
-// errLate is the cause of a context that ended because the wait of the request ended.
+// errLate is the cause of a context that ended because the wait time of the request was over.
 var errLate = errors.New("the wait is over")
 
 // withWait limits ctx to the duration wait. With 0, it returns ctx unchanged.

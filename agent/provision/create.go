@@ -158,7 +158,7 @@ func (s *creator) repeatCreate(ctx context.Context, v volume.Volume, wait time.D
 
 // storeIntent stores the intent to create the volume, and the topology for the call. It reports
 // whether an earlier create of this volume did not finish. The caller sets begun if this request
-// has already stored the intent. If the intent is missing in this case, the volume was
+// has already stored the intent. If begun is set and the intent is missing, the volume was
 // deregistered, and storeIntent fails.
 func (s *creator) storeIntent(ctx context.Context, spec volume.Volume, info plugin.Info, begun bool) (intent volume.Volume, resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
@@ -201,9 +201,9 @@ func callCreate(ctx context.Context, p call.Caller, v volume.Volume, secrets cal
 }
 
 // createFailed returns the error for a failed create. It deletes the record if the plugin certainly
-// created nothing. Otherwise it keeps the record, and the error says that the plugin may have a
-// volume. Even if the plugin refuses this call, an earlier create that did not finish may have
-// succeeded.
+// created nothing. Otherwise it keeps the record, and the error says that the plugin may have
+// created a volume. An earlier create that did not finish may have succeeded, even if the plugin
+// refuses this call.
 func (s *creator) createFailed(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	certain := !errors.As(cause, &ce) || !ce.Uncertain()
@@ -229,8 +229,8 @@ func (s *creator) createFailed(ctx context.Context, v volume.Volume, cause error
 	return refusal(v.PluginID, cause)
 }
 
-// listHint returns a part of the hint for a failed create: the command that lists the plugin's
-// volumes. It returns an empty text if the plugin cannot list volumes.
+// listHint returns the command that lists the plugin's volumes, for the hint of a failed create. It
+// returns an empty text if the plugin cannot list volumes.
 func (s *creator) listHint(pluginID string) string {
 	if !s.Plugins.View(pluginID).Info.Caps.List {
 		return ""

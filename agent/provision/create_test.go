@@ -107,8 +107,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestCreateResumes checks that a create continues after the agent died between the call and the
-// result. The plugin returns the same volume for the same name.
+// TestCreateResumes checks that a repeated create succeeds after the agent died between the call
+// and the storing of the result. The plugin returns the same volume for the same name.
 func TestCreateResumes(t *testing.T) {
 	w := newWorld()
 	w.failAt = 2 // the agent writes the intent, but fails to write the result
@@ -246,8 +246,8 @@ func TestCreateCancelled(t *testing.T) {
 	}
 }
 
-// TestCreateFindsRegistered checks a plugin that answers with a volume that is registered under
-// another id.
+// TestCreateFindsRegistered checks a create for which the plugin returns a volume that is already
+// registered under another id.
 func TestCreateFindsRegistered(t *testing.T) {
 	w := newWorld()
 	other := existing()

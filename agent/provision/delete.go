@@ -37,7 +37,7 @@ func (s *remover) Delete(ctx context.Context, id, confirm string) error {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot delete volumes", r.Volume.PluginID).
 			WithHint("%s", suggest.Command("volctl volume deregister %s", id))
 	}
-	if _, err := s.Secrets(r.Volume); err != nil { // fail before the agent stores an intent
+	if _, err := s.Secrets(r.Volume); err != nil { // a missing secret must cause an error before the agent stores an intent
 		return err
 	}
 
@@ -120,8 +120,8 @@ func (s *remover) callDelete(ctx context.Context, v volume.Volume) error {
 }
 
 // deleteFailed returns the error for a failed delete. It withdraws the intent to delete if the
-// plugin certainly deleted nothing. Even if the plugin refuses this call, an earlier delete that
-// did not finish may have succeeded.
+// plugin certainly deleted nothing. An earlier delete that did not finish may have succeeded, even
+// if the plugin refuses this call.
 func (s *remover) deleteFailed(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	if resumed || errors.As(cause, &ce) && ce.Uncertain() {

@@ -122,8 +122,8 @@ func checkDroppable(r volume.Record, force bool) error {
 	return nil
 }
 
-// missingError returns an error if the id is not known. The error mentions the leftover records of
-// the id. If err is not nil, missingError returns err.
+// missingError returns an error if known is false. The error mentions the leftover records of the
+// id. If err is not nil, missingError returns err.
 func missingError(known bool, err error, tx Tx, id string) error {
 	if known || err != nil {
 		return err

@@ -19,7 +19,7 @@ func unfinishedDelete(id string) error {
 		WithHint("%s", "repeat the delete: "+suggest.Command("volctl volume delete %s -y", id))
 }
 
-// withCall returns the error words together with the failed call. The caller can then report both.
+// withCall combines the error words, which explains a failure to the user, with the failed call.
 func withCall(step call.Method, cause error, words *volume.Error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {

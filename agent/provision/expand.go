@@ -18,7 +18,7 @@ type expander struct{ *common }
 
 // Expand makes a volume larger. It stores the intent, and the queue then calls the plugin. The
 // queue retries until the expansion ends, even if the caller does not wait. With a wait, Expand
-// returns when all steps that are possible now are done, or when the expansion has failed.
+// returns when every step that is possible at the moment is done, or when the expansion has failed.
 func (s *expander) Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {

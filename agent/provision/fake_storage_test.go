@@ -40,7 +40,7 @@ func (w *world) handlers() call.Handlers {
 	return h
 }
 
-// asked records a call that concerns no single volume.
+// asked records a call that does not concern a single volume.
 func (w *world) asked(words ...string) { w.calls = append(w.calls, strings.Join(words, " ")) }
 
 func (w *world) ControllerModify(ctx context.Context, r call.ModifyRequest) error {

@@ -38,9 +38,9 @@ func TestCreateAnsweredWithNoSize(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAnotherMeanwhile checks a snapshot whose volume is deregistered during the wait,
-// while other storage is registered under the same id. The agent must not send the secrets of the
-// new volume to the plugin of the snapshot.
+// TestSnapshotOfAnotherMeanwhile checks a snapshot that waits while its volume is deregistered and
+// other storage is registered under the same id. The agent must not send the secrets of the new
+// volume to the plugin of the snapshot.
 func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 	for name, change := range map[string]func(*camera){
 		"another storage": func(c *camera) {
@@ -76,8 +76,8 @@ func (p pageless) ListSnapshots(ctx context.Context, _ call.ListSnapshotsRequest
 	return call.SnapshotPage{Next: strconv.Itoa(*p.n)}, ctx.Err()
 }
 
-// TestSnapshotsOfEverNewPages checks that the agent gives up a listing that returns new pages
-// without end.
+// TestSnapshotsOfEverNewPages checks that the agent stops listing snapshots when the plugin returns
+// new pages without end.
 func TestSnapshotsOfEverNewPages(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -121,8 +121,8 @@ func TestModifyFails(t *testing.T) {
 		}
 		notes := volume.Explain(w.volumes["data"], volume.Observed{}, nil).Notes
 		equal(t, tt.name+": notes", notes, []string{"it is unknown whether modifying iops=200 had an effect; to continue: volctl volume modify data iops=200"})
-		// A refusal of this call proves nothing about the first one. It is also unknown whether the
-		// old value is still in force.
+		// A refusal of the second modify proves nothing about the first modify. It is also unknown
+		// whether the old value is still in effect.
 		w.modify = func(call.ModifyRequest) error { return made("InvalidArgument", volume.RetryChange, true) }
 		_, _, err = w.service().Modify(t.Context(), "data", set("iops", "100"))
 		want(t, tt.name+", then a refusal", err, volume.ErrInvalid)
