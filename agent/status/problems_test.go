@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestUnheard checks that each error of an address names a helpful command.
+// TestUnheard checks that for each error from listening on an address, unheard names a helpful
+// command.
 func TestUnheard(t *testing.T) {
 	for errno, want := range map[syscall.Errno]string{
 		syscall.EADDRINUSE: "ss -ltnp sport = :9187", syscall.EADDRNOTAVAIL: "ip address", syscall.EACCES: "volagent check-config",

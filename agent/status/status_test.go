@@ -53,13 +53,13 @@ func service(t *testing.T, host quiet, fill func(*statedb.Tx)) *Service {
 	return &Service{NodeID: "n", DataDir: dir, Records: store, Plugins: set, Queue: host, Tests: host, Files: host, Volumes: host, Host: host}
 }
 
-// TestNode checks which facts in the state database the status reports as problems of the node.
+// TestNode checks which contents of the state database the status reports as problems of the node.
 func TestNode(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		fill func(*statedb.Tx)
 		db   string
-		want string // part of the only expected problem; empty if there must be none
+		want string // some words of the only expected problem; empty if no problem is expected
 	}{
 		{"a new agent", func(*statedb.Tx) {}, "ok", ""},
 		{"adopted claims", func(tx *statedb.Tx) {
