@@ -47,8 +47,8 @@ type Adoption struct {
 
 // Run adopts volumes if the state database is new, except at the first start of an agent. It
 // unmounts nothing and sends no call. If the agent must not send any call, Run returns the reason
-// in halt, and the node id of the lost database. The database then stays new, so that the next
-// start tries again.
+// in halt, and the node id of the lost database. In this case, the database still counts as new, so
+// that the agent tries again when it starts next.
 func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 	if a.DB.Node() != (statedb.Node{}) {
 		return "", "", nil
@@ -62,7 +62,7 @@ func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 	}
 	kept, err := filepath.Glob(filepath.Join(a.DataDir, "state.db.damaged-*"))
 	if err != nil || len(re.notes)+len(kept) == 0 && !a.DB.HasCopies() {
-		return "", "", err // the first start of an agent has no database to adopt
+		return "", "", err // at the first start of an agent, there is nothing to adopt
 	}
 
 	if re.from, err = a.DB.LastCopy(); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -82,7 +82,7 @@ func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 
 	re.loss = statedb.Loss{At: time.Now().UTC(), Why: a.Damage, Copy: re.from.Taken}
 	if len(kept) > 0 {
-		re.loss.Kept = slices.Max(kept) // the names sort by time, so this is the newest one
+		re.loss.Kept = slices.Max(kept) // the names sort by time, so the last name is the newest file
 	}
 	if re.loss.Why == "" && len(kept) == 0 {
 		re.loss.Why = "it was not there"
@@ -98,7 +98,7 @@ func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 	return "", "", a.fill(ctx, a.Steps.Adopt(ctx, slices.Concat(re.notes, re.took.Proven)), re)
 }
 
-// origin tells where a volume was mounted: node, boot, data dir and namespace.
+// origin identifies where a volume was mounted: node, boot, data dir and namespace.
 type origin struct {
 	volume, node, boot, dataDir string
 	namespace                   uint64
@@ -134,7 +134,7 @@ func (re *recovery) copy() volmgr.Copy {
 }
 
 // nodeID returns the node id in the newest note. Without notes, it returns the node id in the copy.
-// It is empty if there is neither.
+// Without notes and copy, it returns an empty text.
 func (re *recovery) nodeID() string {
 	id, newest := "", time.Time{}
 	for _, n := range re.notes {
@@ -193,7 +193,7 @@ func (re *recovery) fillRest(tx *statedb.Tx) {
 		statedb.Registered.Put(tx, d)
 	}
 	for _, p := range statedb.Plugins.All(re.from) {
-		if p.Plugin == "" { // without its process, the record of a single part contains nothing useful
+		if p.Plugin == "" { // without a process, the record of a plugin with a single part contains nothing useful
 			p.Process, p.Definition = plugin.Process{}, nil
 			statedb.Plugins.Put(tx, p)
 		}

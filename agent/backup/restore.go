@@ -99,7 +99,7 @@ func (s *Service) Restore(ctx context.Context, r io.Reader, dry bool) (api.Resto
 	return out, re.begin()
 }
 
-// restoring is one restore. Each run rebuilds the fields that depend on the state.
+// restoring is one restore operation. Each run rebuilds the fields that depend on the state.
 type restoring struct {
 	s    *Service
 	from statedb.Restorable
@@ -145,7 +145,7 @@ func (s *Service) unreadable(volumes []volume.Record) map[string][]string {
 	return notes
 }
 
-// askAfter asks for the state of the owners of a backup's claims.
+// askAfter requests the state of the owners of the claims in a backup.
 func (s *Service) askAfter(ctx context.Context, volumes []volume.Record) {
 	var owners []volume.Owner
 	for _, r := range volumes {
@@ -393,7 +393,7 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 	}
 
 	v = v.Without(func(ref volume.RuntimeRef) bool { return r.Claims[ref.Alloc].Owner != v.Owner() })
-	// Podman uses one id for all containers, docker one for each.
+	// Podman uses one id for all containers, and docker uses one id for each container.
 	shared := v.Runtime == plugin.RuntimeDocker && v.Claimed(v.Runtime)
 	if shared && re.from.Node().Boot == re.s.Node.Boot {
 		v = v.Mounting(sinceBackup, "", re.at)
