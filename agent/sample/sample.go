@@ -1,7 +1,7 @@
-// Package sample asks plugins for reports on their mounted volumes, for the metrics. It asks each
-// plugin in turns of its own, so that a plugin that hangs does not delay the others. In a turn, it
-// asks about one volume of the plugin after the other. It skips a volume with a running call until
-// the next turn.
+// Package sample asks plugins for reports on their mounted volumes, for the metrics. It asks all
+// plugins independently, so that a plugin that hangs does not delay the others. Each round of calls
+// to one plugin is a turn. In a turn, the package asks about the volumes of the plugin one by one.
+// It skips a volume with a running call until the next turn.
 package sample
 
 import (
@@ -59,8 +59,8 @@ func (s *Sampler) Run(ctx context.Context) {
 }
 
 // schedule starts the turns that are due, and returns the time until the next turn. The first turn
-// of a plugin begins at a random point of its interval, and later intervals vary by 10 %. Otherwise
-// many hosts might query one storage system at the same time.
+// of a plugin begins at a random time within its interval, and later intervals vary by 10 %.
+// Otherwise, many hosts might query one storage system at the same time.
 func (s *Sampler) schedule(ctx context.Context, due map[string]time.Time) time.Duration {
 	now := time.Now()
 	next := firstLook
