@@ -43,7 +43,7 @@ type Options struct {
 type Notebook struct {
 	o       Options
 	seed    maphash.Seed
-	writing [16]sync.Mutex // locks for writing the notes of a volume; a hash of its id selects the lock
+	writing [16]sync.Mutex // locks for writing notes; a hash of the volume's id selects the lock
 	mu      sync.Mutex
 	failed  map[string]volume.Record // records whose notes could not be written or removed, by volume id
 }
@@ -71,7 +71,7 @@ func (n *Notebook) Update(r volume.Record, allocs []string) {
 		return
 	}
 
-	for { // the last write succeeded, so retry the failed notes
+	for { // the last write succeeded, so this is a good time to retry the failed notes
 		r, ok := n.takeFailed()
 		if !ok || !n.Settle(r, n.allocs(r)) {
 			return
@@ -124,7 +124,8 @@ func (n *Notebook) setFailed(was volume.Record) {
 	n.failed[was.Volume.ID] = was
 }
 
-// allocs returns the allocs that have a claim on the volume, or had one in the record was.
+// allocs returns the allocs that have a claim on the volume now, or that have one in the record
+// was.
 func (n *Notebook) allocs(was volume.Record) []string {
 	now, _ := n.o.Records.Volume(was.Volume.ID)
 	all := slices.Collect(maps.Keys(now.Claims))
@@ -137,8 +138,8 @@ func (n *Notebook) allocs(was volume.Record) []string {
 	return all
 }
 
-// Complete writes missing notes, and removes notes without a claim, after a restart. An earlier
-// agent may have ended before it could do so.
+// Complete writes missing notes, and removes notes that have no claim. It runs after a restart,
+// because the agent may have stopped before it could update the notes.
 func (n *Notebook) Complete(ctx context.Context) {
 	noted := map[string]bool{}
 	for _, r := range n.o.Records.Volumes() {
