@@ -7,14 +7,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Reload stores the current node, and adapts every record to the way in which the last agent ended.
-// It uses one commit. From then on, the database says that this agent has not shut down properly,
-// until MarkStopped changes that.
+// Reload stores the current node, and updates every record according to how the previous agent
+// process ended. It uses one commit. From then on, the database says that this agent has not shut
+// down properly, until MarkStopped changes this entry.
 func (s Store) Reload(ctx context.Context, node statedb.Node, after volume.Stop) error {
 	node.Clean = false
 	save := s.Happened
 	if s.Node().ID == "" {
-		// The first start has no older state on which it could rely, so this write must succeed.
+		// The first start has no older state to fall back on, so this write must succeed.
 		save = s.Update
 	}
 
