@@ -32,7 +32,7 @@ func TestDevices(t *testing.T) {
 	for path, want := range map[string][]string{
 		"ext4":       {number(t, ext4)},
 		"bind":       {number(t, ext4)},
-		"ext4/sub":   nil, // not a mount point, and Devices does not search the parent directories
+		"ext4/sub":   nil, // this path is not a mount point, and Devices does not search the parent directories
 		"plain":      nil,
 		"none":       nil,
 		"none/none":  nil,
@@ -90,7 +90,7 @@ func TestDeviceReplaced(t *testing.T) {
 	if users, err := h.DeviceUsers(ctx, was); err != nil || len(users) != 0 || !h.Replaced(was) {
 		t.Errorf("once it is replaced: used by %q, %v", users, err)
 	}
-	unknown := numbered(was.Number) // as recorded by a release that did not know disk sequence numbers
+	unknown := numbered(was.Number) // the device as an earlier release without disk sequence numbers recorded it
 	if users, err := h.DeviceUsers(ctx, unknown); err != nil || len(users) != 1 {
 		t.Errorf("by its number: used by %q, %v", users, err)
 	}
@@ -120,8 +120,8 @@ func TestDiskSequence(t *testing.T) {
 	}
 }
 
-// TestLoopNode bind-mounts the node of a loop device, and looks at the mount while the device is
-// detached and after it is attached to another file.
+// TestLoopNode bind-mounts the node of a loop device. It looks at the mount while the device is
+// detached, and again after the device is attached to another file.
 func TestLoopNode(t *testing.T) {
 	dir := tempDir(t)
 	node, dev := dir+"/node", loop(t, dir, 1<<20)
@@ -218,8 +218,8 @@ func TestDeviceUsers(t *testing.T) {
 	uses(fmt.Sprintf("mounted at %q", at), fmt.Sprintf("mounted at %q", dir+"/b"))
 	check(t, unix.Unmount(dir+"/b", 0))
 
-	// After an unmount here, the mount can still exist in another namespace. That namespace can
-	// belong to a process or to a single thread.
+	// After an unmount in this namespace, the mount can still exist in another namespace. The other
+	// namespace can belong to a process or to a single thread.
 	unshared := func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS} }
 	for what, change := range map[string]func(*exec.Cmd){"stay": unshared, "thread": nil} {
 		pid, stop := start(t, what, change)
@@ -230,7 +230,7 @@ func TestDeviceUsers(t *testing.T) {
 		mountFS(t, "ext4", node, at, 0, "")
 	}
 
-	// After a lazy unmount an open file keeps the device in use, although no mount table contains
+	// After a lazy unmount, an open file keeps the device in use, although no mount table contains
 	// the mount.
 	f, err := os.Create(at + "/file")
 	check(t, err)
@@ -276,7 +276,7 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 	}
 	uevent := mkdir(t, sys, "dev/block", dev) + "/uevent"
 	other := strings.TrimPrefix(loop(t, dir, 1<<20), "/dev/")
-	for _, name := range []string{"none", "null", other} { // no file with one of these names is the node of the device
+	for _, name := range []string{"none", "null", other} { // none of these names belongs to the node of the device
 		write(t, uevent, "MAJOR=7\nDEVNAME="+name+"\n")
 		if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 			t.Errorf("with the wrong node %q: %q", name, users)

@@ -36,16 +36,17 @@ type fuseFS struct {
 	done    chan struct{}
 }
 
-// openFuse mounts a FUSE file system at dir. It does not answer any request, not even FUSE_INIT.
+// openFuse mounts a FUSE file system at dir. The file system does not answer any request, not even
+// FUSE_INIT.
 func openFuse(t testing.TB, dir, data string) *os.File {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	check(t, err)
 	mountFS(t, "fuse.test", "test", dir, 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0%s", fd, data))
-	// os.NewFile must come after the mount. Before the mount, the runtime could not poll the
+	// Call os.NewFile only after the mount. Before the mount, the Go runtime could not poll the
 	// descriptor.
 	dev := os.NewFile(uintptr(fd), "/dev/fuse")
-	t.Cleanup(func() { _ = dev.Close() }) // fails if the test has closed it
+	t.Cleanup(func() { _ = dev.Close() }) // the error shows only that the test has already closed the descriptor
 	return dev
 }
 

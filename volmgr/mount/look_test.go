@@ -21,7 +21,7 @@ func hosts(t testing.TB) (now, old, older *Host) {
 	return now, old, older
 }
 
-// see looks at a path with Hosts for all kernels, and checks that the results agree.
+// see looks at a path with a Host for each kind of kernel, and checks that the results agree.
 func see(t testing.TB, path string) volume.Sight {
 	t.Helper()
 	now, old, older := hosts(t)
