@@ -68,7 +68,7 @@ func Path(parts ...string) string {
 
 // Done is the answer of a call that has no other result.
 type Done struct {
-	// Left describes the leftovers that the agent keeps on purpose, in one sentence each.
+	// Left describes, in one sentence each, the leftovers that the agent does not remove.
 	Left []string `json:"left,omitempty"`
 }
 
@@ -92,7 +92,7 @@ type Event struct {
 	Volume string `json:"volume,omitempty"`
 	Alloc  string `json:"alloc,omitempty"`
 	Plugin string `json:"plugin,omitempty"`
-	Part   string `json:"part,omitempty"` // set if the plugin has several parts: "node", "controller a"
+	Part   string `json:"part,omitempty"` // set if the plugin has several parts, for example "node" or "controller a"
 	Type   string `json:"type"`           // such as "claim-mounted", "step-failed", "plugin-ready"
 
 	// Step is the name of the volume's step, if the event concerns a step.

@@ -8,7 +8,7 @@ type Doctor struct {
 	Time   time.Time `json:"time"`
 	TookMS float64   `json:"took_ms"` // in milliseconds
 
-	// These are the numbers of objects that the agent checked.
+	// The following fields count the objects that the agent checked.
 	Volumes int `json:"volumes"`
 	Claims  int `json:"claims"`
 	Plugins int `json:"plugins"`

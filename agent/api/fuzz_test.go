@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// obeyed reports whether a character controls the terminal, or changes the position of other
-// characters.
+// obeyed reports whether a terminal would act on a character instead of showing it. Such a
+// character controls the terminal or changes the position of other characters.
 func obeyed(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Bidi_Control, unicode.Cs))
 }

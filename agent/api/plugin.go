@@ -22,11 +22,11 @@ type Plugin struct {
 	Provider string `json:"provider,omitempty"`
 	Version  string `json:"version,omitempty"`
 
-	// State combines the states of all parts. The node service and the controller service each have
-	// the state of their best part, because one ready part is enough. The plugin has the state of
-	// the worse service. From good to bad the states are ready, starting, stopped, unhealthy,
-	// backing-off, failed. If a plugin is ready but one of its parts is not, Reason reports that
-	// part.
+	// State combines the states of all parts. One ready part is enough for each of the two
+	// services, so the node service and the controller service each have the state of their best
+	// part. The plugin has the state of the worse service. The states from best to worst are ready,
+	// starting, stopped, unhealthy, backing-off and failed. If a plugin is ready but one of its
+	// parts is not, Reason describes the problem of that part.
 	State  string    `json:"state"`
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
@@ -57,7 +57,7 @@ type Plugin struct {
 	// plugin nevertheless.
 	Warnings []string `json:"warnings,omitempty"`
 
-	// These are the numbers of healthy and of expected parts, for controller calls and for node
+	// These fields count the healthy and the expected parts that serve controller calls and node
 	// calls. A monolith counts as both. A part that has not reported its type yet counts as a node.
 	ControllersHealthy  int `json:"controllers_healthy"`
 	ControllersExpected int `json:"controllers_expected"`
@@ -139,7 +139,7 @@ type Node struct {
 	// DB is "ok", or the problem of the state database. It is empty if the answer does not include
 	// the database.
 	DB    string `json:"db,omitempty"`
-	State string `json:"state"` // "ok", or the reason why the agent sends no calls
+	State string `json:"state"` // "ok", or the reason why the agent sends no calls to plugins
 
 	// Draining is set while the agent refuses claims because a person drains the host. Drain then
 	// shows the progress.
@@ -151,7 +151,7 @@ type Node struct {
 	Free     int      `json:"free"`
 	Claims   int      `json:"claims"`
 
-	// Unaffected is the number of volumes that have no problem and whose plugin has no problem.
+	// Unaffected is the number of volumes without a problem whose plugin also has no problem.
 	Unaffected int `json:"unaffected"`
 
 	// Problems lists the problems that a person must solve, the worst first.

@@ -24,7 +24,7 @@ type PluginTest struct {
 
 	// Forget makes the agent forget those leftovers of an earlier test that it cannot remove.
 	Forget  bool   `json:"forget,omitempty"`
-	Timeout string `json:"timeout,omitempty"` // for the whole test, such as 10m
+	Timeout string `json:"timeout,omitempty"` // the time limit for the whole test, such as 10m
 }
 
 // PluginCheck is the result of one check.
@@ -55,8 +55,8 @@ type PluginTestSummary struct {
 	Skipped    int `json:"skipped"`
 }
 
-// PluginTestLine is one line of the answer. It contains a check. The last line contains the summary
-// or the error instead.
+// PluginTestLine is one line of the answer. Each line contains the result of one check, except for
+// the last line, which contains the summary or an error.
 type PluginTestLine struct {
 	Check   *PluginCheck       `json:"check,omitempty"`
 	Summary *PluginTestSummary `json:"summary,omitempty"`

@@ -28,7 +28,7 @@ type GroupSnapshotRequest struct {
 	Secrets    map[string]Secret `json:"secrets,omitempty"`
 }
 
-// SnapshotRef contains the data that a delete needs in addition to the id of the snapshot or group.
+// SnapshotRef contains the data that a request to delete a snapshot or group needs besides the id.
 type SnapshotRef struct {
 	// Snapshots are the ids of the group's members. If the list is empty, the agent searches for
 	// the members.
@@ -41,8 +41,8 @@ type Snapshot struct {
 	// ID is the plugin's id for the snapshot. It is empty until the plugin has assigned one.
 	ID string `json:"id"`
 
-	// Name is set until the agent has seen that the snapshot is ready. After that, the agent no
-	// longer knows the name.
+	// Name is set until the agent has seen that the snapshot is ready. The agent then forgets the
+	// name.
 	Name     string `json:"name,omitempty"`
 	PluginID string `json:"plugin_id"`
 
@@ -52,7 +52,7 @@ type Snapshot struct {
 	SourceID  string    `json:"source_id"`
 	GroupID   string    `json:"group_id,omitempty"`
 	State     string    `json:"state"`
-	Size      int64     `json:"size,omitempty"` // the bytes that a volume created from the snapshot needs; 0 means unknown
+	Size      int64     `json:"size,omitempty"` // the minimum size, in bytes, of a volume created from the snapshot; 0 means unknown
 	CreatedAt time.Time `json:"created_at,omitzero"`
 
 	// Message is the reason why the snapshot is not ready.

@@ -5,7 +5,7 @@ import "time"
 // MaxState is the largest backup that the agent accepts, in bytes.
 const MaxState = 4 << 30
 
-// Restore is the result of a restore. With dry_run it is the result that the restore would have.
+// Restore is the result of a restore. With dry_run, it predicts the result.
 type Restore struct {
 	// Node is the host of the backup. Taken is the time of the backup, or zero if the time is
 	// unknown.
@@ -21,12 +21,12 @@ type Restore struct {
 	Items    []Restored `json:"items"`
 }
 
-// The outcomes of a Restored.
+// The outcomes of restoring one object.
 const (
 	OutcomeRestored = "restored"
 	OutcomePresent  = "present" // the object exists already and does not change
 	OutcomeRefused  = "refused" // the object conflicts with another one on this host
-	OutcomeDropped  = "dropped" // the object has no use on this host
+	OutcomeDropped  = "dropped" // the object would be useless on this host
 )
 
 // Restored is the result for one object of a backup.

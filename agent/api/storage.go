@@ -17,23 +17,24 @@ type Finding struct {
 	Message  string `json:"message,omitempty"`
 }
 
-// StorageVolume describes a volume from the view of a plugin's controller.
+// StorageVolume describes a volume as the plugin's controller reports it.
 type StorageVolume struct {
 	ExternalID string `json:"external_id"`
 
-	// Volume is the id under which the volume is registered here, or empty.
+	// Volume is the id under which the volume is registered with this agent. It is empty if the
+	// volume is not registered.
 	Volume         string              `json:"volume,omitempty"`
 	Capacity       int64               `json:"capacity,omitempty"` // in bytes; 0 means unknown
 	Context        map[string]string   `json:"context,omitempty"`
 	Topologies     []map[string]string `json:"topologies,omitempty"`
 	SnapshotID     string              `json:"snapshot_id,omitempty"`
 	CloneID        string              `json:"clone_id,omitempty"`
-	PublishedNodes []string            `json:"published_nodes,omitempty"` // node ids, if the plugin reports them
+	PublishedNodes []string            `json:"published_nodes,omitempty"` // the ids of the nodes to which the volume is connected, if the plugin reports them
 	Health         []Finding           `json:"health,omitempty"`
 }
 
-// StorageVolumeLine is one line of the answer that lists a plugin's volumes. It contains a volume.
-// The last line contains End, or the error that ended the list, instead.
+// StorageVolumeLine is one line of the answer that lists a plugin's volumes. Each line contains a
+// volume, except for the last line, which contains End or the error that ended the list.
 type StorageVolumeLine struct {
 	Volume *StorageVolume `json:"volume,omitempty"`
 	End    *ListEnd       `json:"end,omitempty"`
@@ -69,7 +70,7 @@ type PluginHealth struct {
 	// plugin did not answer, each with the reason.
 	Storage []Finding      `json:"storage"`
 	Volumes []VolumeHealth `json:"volumes"`
-	More    bool           `json:"more,omitempty"` // the plugin has more volumes with problems
+	More    bool           `json:"more,omitempty"` // the plugin has more volumes with problems than the list shows
 	Asked   []string       `json:"asked"`
 	Silent  []string       `json:"silent,omitempty"`
 }
@@ -77,7 +78,7 @@ type PluginHealth struct {
 // VolumeHealth lists the problems of one volume of a plugin.
 type VolumeHealth struct {
 	ExternalID string    `json:"external_id"`
-	Volume     string    `json:"volume,omitempty"` // the id under which the volume is registered here, or empty
+	Volume     string    `json:"volume,omitempty"` // the id under which the volume is registered with this agent, or empty
 	Health     []Finding `json:"health"`
 }
 

@@ -1,5 +1,5 @@
 package api
 
-// Version is the release of both binaries. The build sets it with -ldflags -X. A build that does
-// not set it is "dev".
+// Version is the release of both binaries. The build sets it with -ldflags -X. The default is
+// "dev".
 var Version = "dev"

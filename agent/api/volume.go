@@ -32,7 +32,7 @@ type VolumeSpec struct {
 	Mutable map[string]string `json:"mutable_parameters,omitempty" yaml:"mutable_parameters,omitempty"`
 	Context map[string]string `json:"context,omitempty" yaml:"context,omitempty"`
 	Secrets map[string]Secret `json:"secrets,omitempty" yaml:"secrets,omitempty"`
-	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // ReclaimRetain (default) or ReclaimDelete
+	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // ReclaimRetain (the default) or ReclaimDelete
 }
 
 // The values of a volume's Reclaim. They decide what happens to the data when the last container
@@ -42,14 +42,14 @@ const (
 	ReclaimDelete = "delete"
 )
 
-// MountOptions are passed to the plugin for volumes with a file system.
+// MountOptions are the options that the agent passes to the plugin for volumes with a file system.
 type MountOptions struct {
 	FSType     string   `json:"fs_type,omitempty" yaml:"fs_type,omitempty"`
 	MountFlags []string `json:"mount_flags,omitempty" yaml:"mount_flags,omitempty"`
 }
 
-// TopologyRequest restricts the places from which a created volume is reachable. The plugin must
-// respect Required, and should respect Preferred.
+// TopologyRequest restricts the topology segments from which a created volume must be reachable.
+// The plugin must respect Required, and should respect Preferred.
 type TopologyRequest struct {
 	Required  []map[string]string `json:"required,omitempty" yaml:"required,omitempty"`
 	Preferred []map[string]string `json:"preferred,omitempty" yaml:"preferred,omitempty"`
@@ -71,7 +71,7 @@ type Secret struct {
 	Sealed bool `json:"sealed,omitempty" yaml:"sealed,omitempty"`
 }
 
-// The outcomes of a register, create, modify or expand of a volume, and of the registration of a
+// The outcomes of a request that registers, creates, modifies or expands a volume, or registers a
 // plugin.
 const (
 	OutcomeCreated    = "created"
@@ -84,10 +84,9 @@ const (
 	OutcomeUnchanged  = "unchanged"
 )
 
-// VolumeResult is the result of a register, create, modify or expand.
+// VolumeResult is the result of a request that registers, creates, modifies or expands a volume.
 type VolumeResult struct {
-	// Outcome is one of the constants above. With dry_run it is the outcome that the request would
-	// have.
+	// Outcome is one of the constants above. With dry_run, it predicts the outcome.
 	Outcome string `json:"outcome"`
 
 	// Changes lists the fields that an update changed, in the form "field: old → new".
@@ -104,10 +103,10 @@ type ExpandRequest struct {
 	CapacityMin int64 `json:"capacity_min"` // in bytes
 }
 
-// Expansion is an expansion of a volume that is not complete yet.
+// Expansion describes an incomplete expansion of a volume.
 type Expansion struct {
-	// Want is the size, in bytes, that the agent requests from the controller. Zero means that the
-	// controller has already answered or refused.
+	// Want is the size, in bytes, that the agent requests from the controller. It is zero after the
+	// controller has answered or refused.
 	Want int64 `json:"want,omitempty"`
 
 	// Node is the size, in bytes, for a NodeExpandVolume call that the agent must still make. The
@@ -121,8 +120,8 @@ type Expansion struct {
 
 // DeregisterResult lists the leftovers of a deregistered volume.
 type DeregisterResult struct {
-	// Left is empty unless the deregister needed force. It names paths that are still mounted,
-	// devices that are still attached, and volumes that still exist at the plugin.
+	// Left is empty unless the volume was deregistered by force. It names paths that are still
+	// mounted, devices that are still attached, and volumes that the plugin still has.
 	Left []string `json:"left,omitempty"`
 }
 
@@ -180,8 +179,8 @@ type Volume struct {
 	FSType      string  `json:"fs_type,omitempty"`
 	Claims      []Claim `json:"claims"`
 
-	// DataSafe and StillMounted are Yes, No or Unknown. They are set while the volume is stuck or
-	// degraded, and while its data is not safe. DataSafe is No if the plugin reports that data is
+	// DataSafe and StillMounted are Yes, No or Unknown. They are set only while the volume is stuck
+	// or degraded, or while its data is not safe. DataSafe is No if the plugin reports that data is
 	// or may be lost. DataSafe is Yes if no known problem endangers the data.
 	DataSafe     string `json:"data_safe,omitempty"`
 	StillMounted string `json:"still_mounted,omitempty"`
@@ -198,7 +197,7 @@ type Volume struct {
 	PendingCalls []string `json:"pending_calls,omitempty"`
 
 	// Modifying contains the mutable parameters of a modification whose completion the agent has
-	// not seen. It is unknown whether they are in effect.
+	// not seen. The parameters may or may not be in effect.
 	Modifying map[string]string `json:"modifying,omitempty"`
 
 	// Report is the plugin's last report about the volume, if there is one.
@@ -212,14 +211,14 @@ type Volume struct {
 type Attempt struct {
 	Step string `json:"step"` // such as "NodeStageVolume" or "wait"
 
-	// Index and Of give the position of the step in the life of the volume, such as 4 of 6. Zero
-	// means unknown.
+	// Index and Of give the position of the step in the sequence of steps for a volume, such as 4
+	// of 6. Zero means unknown.
 	Index int    `json:"index,omitempty"`
 	Of    int    `json:"of,omitempty"`
 	Alloc string `json:"alloc,omitempty"` // the alloc of the claim to which the step belongs, if any
 
-	// Code is the gRPC code of the last failure. It is CodeHost if a step on this host failed. It
-	// is CodeUnverified if the plugin answered OK but the host does not show the effect.
+	// Code is the gRPC code of the last failure. If a step on this host failed, Code is CodeHost.
+	// If the plugin answered OK but the host does not show the effect, Code is CodeUnverified.
 	Code string `json:"code,omitempty"`
 
 	// Unknown is set if the failed call may or may not have taken effect. Unsent is set if the call
@@ -227,23 +226,23 @@ type Attempt struct {
 	Unknown bool `json:"outcome_unknown,omitempty"`
 	Unsent  bool `json:"unsent,omitempty"`
 
-	// Message is the plugin's error message. If Code is CodeHost or CodeUnverified, it is the
-	// agent's.
+	// Message is the plugin's error message. If Code is CodeHost or CodeUnverified, Message is an
+	// error message of the agent.
 	Message string `json:"message,omitempty"`
 
-	// Waits is the reason why the agent does not try a step now. Cause classifies the reason, as
-	// one of the Cause constants.
+	// Waits is the reason why the agent is not trying a step at the moment. Cause classifies the
+	// reason, as one of the Cause constants.
 	Waits string    `json:"waits,omitempty"`
 	Cause string    `json:"cause,omitempty"`
 	Tries int       `json:"tries"`
 	First time.Time `json:"first"`
 
-	// Next is the time of the next attempt or, during a wait, the latest time at which the wait
+	// Next is the time of the next attempt. During a wait, it is the latest time at which the wait
 	// ends. Zero means that the agent makes no further attempt until something changes.
 	Next    time.Time `json:"next,omitzero"`
 	Running bool      `json:"running"`
 
-	// Progress describes how far the running step is, if the step reports its progress.
+	// Progress describes the progress of the running step, if the step reports it.
 	Progress string `json:"progress,omitempty"`
 
 	// Retry is the condition for the next attempt, as one of the Retry constants.
@@ -257,8 +256,8 @@ type Attempt struct {
 	// cwd").
 	HeldBy []string `json:"held_by,omitempty"`
 
-	// PluginLog contains the last lines of the plugin's log. It is set only in the answer about a
-	// single volume, if the call failed or the plugin is not ready.
+	// PluginLog contains the last lines of the plugin's log. It is set only in an answer about a
+	// single volume, and only if the call failed or the plugin is not ready.
 	PluginLog []string `json:"plugin_log,omitempty"`
 }
 
@@ -280,7 +279,7 @@ const (
 // The conditions for a retry of a failed step.
 const (
 	RetryBackoff = "backoff" // the agent retries after a pause
-	RetryChange  = "change"  // the agent retries when something has changed
+	RetryChange  = "change"  // the agent retries after something has changed
 	RetryNever   = "never"
 )
 
@@ -357,7 +356,7 @@ func (s *Secret) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Report is the plugin's last report about a volume.
+// Report contains the plugin's most recent information about a volume.
 type Report struct {
 	Stats *Stats `json:"stats,omitempty"`
 
@@ -367,8 +366,8 @@ type Report struct {
 	Health    []Finding            `json:"health,omitempty"`
 	CheckedAt map[string]time.Time `json:"checked_at,omitempty"`
 
-	// Storage describes the volume from the view of the plugin's controller. It is set only on
-	// request.
+	// Storage describes the volume as the plugin's controller reports it. It is set only if the
+	// request asks for it.
 	Storage *StorageVolume `json:"storage,omitempty"`
 
 	// Silent lists the calls without a usable answer, each with the reason.

@@ -52,8 +52,8 @@ func (c *Client) ClaimVolume(ctx context.Context, volume, alloc string, req api.
 	return get[api.Claim](ctx, c, call{method: http.MethodPut, path: []string{"volumes", volume, "claims", alloc}, query: waiting(wait), body: req})
 }
 
-// DetachClaim detaches a claim. If it waits and returns no error, the claim no longer exists. If it
-// does not wait, the agent continues the detach in the background.
+// DetachClaim detaches a claim. If the options request a wait and DetachClaim returns no error, the
+// claim no longer exists. Without a wait, the agent continues the detach in the background.
 func (c *Client) DetachClaim(ctx context.Context, volume, alloc string, o DetachOptions) error {
 	_, err := c.Detach(ctx, volume, alloc, o)
 	return err

@@ -51,8 +51,8 @@ func New(socket string) *Client {
 			return conn, nil
 		},
 		DisableCompression: true,
-		// A busy program has about this many requests in flight. With Go's default of two, most of
-		// them would need a new connection.
+		// A busy program may have about this many requests in flight. With Go's default of two idle
+		// connections, most of the requests would need a new connection.
 		MaxIdleConnsPerHost: 128,
 		IdleConnTimeout:     30 * time.Second,
 	}
@@ -77,12 +77,12 @@ type call struct {
 	path   []string
 	query  url.Values
 	body   any
-	text   []byte    // a body that is not JSON
-	stream io.Reader // a body that is not JSON and that the client streams
+	text   []byte    // a request body that is not JSON
+	stream io.Reader // a request body that is not JSON and is streamed
 }
 
-// send sends the request and returns the response if it is a success. The caller must close the
-// body.
+// send sends the request. It returns the response only if the status is a success. The caller must
+// close the body.
 func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	for _, part := range r.path {
 		if part == "" || part == "." || part == ".." {

@@ -52,7 +52,7 @@ func answer(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
 }
 
-// seen is a request that the server received, with its ids still escaped.
+// seen is a request as the server received it, with the ids still escaped.
 type seen struct{ Method, Path, Query, Body string }
 
 func TestRoutes(t *testing.T) {
@@ -251,8 +251,8 @@ func TestNoAgent(t *testing.T) {
 	}
 }
 
-// TestNoPermission checks the permission error. Root gets no such error, so the test runs itself as
-// another user.
+// TestNoPermission checks the error for a caller without permission. Root always has permission, so
+// the test runs its own binary as another user.
 func TestNoPermission(t *testing.T) {
 	if socket := os.Getenv("VOLCTL_TEST_SOCKET"); socket != "" {
 		_, err := apiclient.New(socket).Health(t.Context())
@@ -344,8 +344,8 @@ func TestAgentGoesAway(t *testing.T) {
 	}
 }
 
-// TestCancelReachesTheAgent checks that the end of the context closes the connection. The agent
-// then knows that the caller no longer waits for a claim.
+// TestCancelReachesTheAgent checks that the client closes the connection when the context ends. The
+// agent then knows that the caller no longer waits for a claim.
 func TestCancelReachesTheAgent(t *testing.T) {
 	arrived, gone := make(chan bool, 1), make(chan bool, 1)
 	c := serve(t, func(_ http.ResponseWriter, r *http.Request) {

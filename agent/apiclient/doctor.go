@@ -12,7 +12,8 @@ func (c *Client) Doctor(ctx context.Context) (*api.Doctor, error) {
 	return get[api.Doctor](ctx, c, call{method: http.MethodGet, path: []string{"doctor"}})
 }
 
-// DoctorFix fixes those findings that the agent can fix, and returns the outcome for each finding.
+// DoctorFix fixes the findings with the given ids, as far as the agent can fix them. It returns the
+// outcome for each finding.
 func (c *Client) DoctorFix(ctx context.Context, ids []string) ([]api.DoctorFixed, error) {
 	return list[api.DoctorFixed](ctx, c, call{method: http.MethodPost, path: []string{"doctor", "fix"}, body: api.DoctorFix{IDs: ids}})
 }

@@ -61,7 +61,7 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 	}
 }
 
-// reason describes for people why the client cannot connect.
+// reason describes in plain words why the client cannot connect.
 func reason(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -87,7 +87,7 @@ func unwrapped(err error) error {
 	}
 }
 
-// permissionHint names the group of the socket, if the caller can read it.
+// permissionHint returns a hint that names the group of the socket, if the caller can read it.
 func permissionHint(socket string) string {
 	group := "the socket's group (socket_group in the agent's configuration)"
 	if info, err := os.Stat(socket); err == nil {

@@ -15,7 +15,7 @@ import (
 // Part restricts a request to some parts of a plugin. Empty fields match every part.
 type Part = api.Part
 
-// selectPart adds the part to a query.
+// selectPart adds the parameters of a part to a query.
 func selectPart(p Part, q url.Values) {
 	if p.Type != "" {
 		q.Set("type", p.Type)
@@ -81,8 +81,9 @@ func (c *Client) RestartPlugin(ctx context.Context, id string, o ControlOptions)
 	return c.control(ctx, id, "restart", o)
 }
 
-// StopPlugin stops a plugin that the agent runs. The plugin stays stopped until StartPlugin, even
-// after a restart of the agent. With UntilRestart, the agent starts it after its own restart.
+// StopPlugin stops a plugin that the agent runs. The plugin stays stopped until a call of
+// StartPlugin, even after a restart of the agent. With UntilRestart, the agent starts the plugin
+// when the agent itself restarts.
 func (c *Client) StopPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "stop", o)
 }

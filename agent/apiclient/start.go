@@ -19,8 +19,8 @@ import (
 const startLook = 500 * time.Millisecond
 
 // answer sends the request and returns its response. If systemd holds the socket, the client can
-// connect although no agent runs, and may never get an answer. Therefore answer also returns when
-// an agent has written the reason why it could not start.
+// connect even while no agent runs, and may then never get an answer. Therefore answer also returns
+// when an agent has failed to start and has written the reason to the start error file.
 func (c *Client) answer(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	answered := make(chan struct{})
@@ -67,7 +67,7 @@ func (b *answerBody) Close() error {
 	return err
 }
 
-// failedStart is the reason why no agent runs.
+// failedStart is the error of an agent that could not start.
 type failedStart struct{ reason *api.Error }
 
 func (e *failedStart) Error() string { return e.reason.Message }
@@ -77,7 +77,7 @@ const maxStartError = 16 << 10
 
 // startError returns the reason why the agent could not start, or nil if no reason is known.
 func startError(socket string) *failedStart {
-	// O_NONBLOCK prevents the open of a pipe or another special file from blocking.
+	// Without O_NONBLOCK, opening a pipe or another special file could block.
 	f, err := os.OpenFile(api.StartError(socket), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// ModifyVolume makes the plugin change mutable parameters of a volume. Parameters that mutable does
-// not name keep their values.
+// ModifyVolume makes the plugin change mutable parameters of a volume. Parameters that are not in
+// the map mutable keep their values.
 func (c *Client) ModifyVolume(ctx context.Context, id string, mutable map[string]string) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", id, "modify"}, body: api.ModifyRequest{Mutable: mutable}})
 }

@@ -69,8 +69,8 @@ func (c *Client) ForgetVolume(ctx context.Context, id string) (*api.DeregisterRe
 	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: query})
 }
 
-// DeleteVolume destroys the volume and its data. If the volume was registered and not created,
-// confirm must repeat the id. Otherwise confirm may be empty.
+// DeleteVolume destroys the volume and its data. If the volume was registered, but not created by
+// this agent, confirm must repeat the id. Otherwise confirm may be empty.
 func (c *Client) DeleteVolume(ctx context.Context, id, confirm string) (*api.Done, error) {
 	query := url.Values{}
 	if confirm != "" {
@@ -102,7 +102,7 @@ func (c *Client) VolumeStats(ctx context.Context, id string) (*api.Stats, error)
 	return get[api.Stats](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id, "stats"}})
 }
 
-// when returns a query that contains the flag if it is on, and is empty otherwise.
+// when returns a query that contains the named flag if on is true, and an empty query otherwise.
 func when(name string, on bool) url.Values {
 	query := url.Values{}
 	if on {

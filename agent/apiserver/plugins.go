@@ -28,7 +28,7 @@ func control(do func(service.Plugins, context.Context, service.Caller, string, s
 	}
 }
 
-// parts reads the parts of a plugin that a request names: ?type=, ?instance=.
+// parts reads the parts of a plugin that a request selects with ?type= and ?instance=.
 func parts(r *request) api.Part {
 	return api.Part{Type: r.text("type"), Instance: r.text("instance")}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registering is a fake that records requests and returns err.
+// registering is a fake service for plugins that records requests and returns err.
 type registering struct {
 	service.PluginSet
 	asked string

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// request is one request with its caller. The methods decode parts of the request, and store the
-// first error in err.
+// request is one request with its caller. The methods decode the path, query or body of the
+// request, and store the first error in err.
 type request struct {
 	*http.Request
 	w   http.ResponseWriter
@@ -35,10 +35,10 @@ func (r *request) fail(err error) {
 	}
 }
 
-// text reads a text from the query. It returns an empty text if the query does not contain it.
+// text reads a text from the query. It returns an empty text if the parameter is missing.
 func (r *request) text(name string) string { return r.URL.Query().Get(name) }
 
-// duration reads a duration from the query. It returns 0 if the query does not contain it.
+// duration reads a duration from the query. It returns 0 if the parameter is missing.
 func (r *request) duration(name string) time.Duration {
 	raw := r.text(name)
 	if raw == "" {
@@ -53,7 +53,7 @@ func (r *request) duration(name string) time.Duration {
 	return d
 }
 
-// flag reads a boolean from the query. It returns false if the query does not contain it.
+// flag reads a boolean from the query. It returns false if the parameter is missing.
 func (r *request) flag(name string) bool {
 	raw := r.text(name)
 	if raw == "" {
@@ -83,7 +83,7 @@ func (r *request) number(name string, without int) int {
 	return n
 }
 
-// time reads a time from the query. It returns the zero time if the query does not contain it.
+// time reads a time from the query. It returns the zero time if the parameter is missing.
 func (r *request) time(name string) (t time.Time) {
 	var err error
 	if raw := r.text(name); raw != "" {

@@ -88,7 +88,7 @@ func routes() []route {
 		{"GET /v1/plugins/{id}/logs", true, pluginLogs}, // a plugin may write secrets to its log
 		{"GET /v1/plugins/{id}/volumes", false, pluginVolumes},
 		{"GET /v1/plugins/{id}/health", false, pluginHealth},
-		{"POST /v1/plugins/{id}/capacity", false, getCapacity}, // calls the plugin but changes nothing
+		{"POST /v1/plugins/{id}/capacity", false, getCapacity}, // calls the plugin but changes nothing, so it needs no write permission
 		{"POST /v1/plugins/{id}/restart", true, control(service.Plugins.Restart)},
 		{"POST /v1/plugins/{id}/stop", true, control(service.Plugins.Stop)},
 		{"POST /v1/plugins/{id}/start", true, control(service.Plugins.Start)},

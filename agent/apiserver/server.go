@@ -29,8 +29,8 @@ type Options struct {
 	*service.Service
 	Metrics Metrics
 
-	// MayWrite reports whether a caller may change state. Root and the members of the socket's
-	// group may. Every caller that can open the socket may read.
+	// MayWrite reports whether a caller may change state. Only root and the members of the socket's
+	// group may do so. Every caller that can open the socket may read.
 	MayWrite func(peer.Peer) bool
 	Log      hclog.Logger
 }
@@ -50,8 +50,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close stops accepting connections and ends the waits of running requests. It waits for their
-// answers until ctx ends, and then closes their connections.
+// Close stops accepting connections and ends the waits of running requests. It gives these requests
+// until the end of ctx to send their answers, and then closes their connections.
 func (s *Server) Close(ctx context.Context) error {
 	s.cancel(volume.ErrStopping)
 	if err := s.http.Shutdown(ctx); err != nil {
@@ -68,8 +68,8 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	s.unsent("an error", api.EncodeJSON(w, api.ErrorBody{Error: e}))
 }
 
-// unsent logs that the server could not send an answer. It ignores a nil error. The server does not
-// handle the error in another way, because it means that the caller has disconnected.
+// unsent logs, at debug level only, that the server could not send an answer, because such an error
+// means that the caller has disconnected. It ignores a nil error.
 func (s *Server) unsent(what string, err error) {
 	if err != nil {
 		s.o.Log.Debug("cannot send "+what, "error", err)

@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// album is a fake that records requests.
+// album is a fake service for snapshots that records requests.
 type album struct {
 	service.PluginSet
 	asked  string

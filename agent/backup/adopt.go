@@ -194,7 +194,7 @@ func (re *recovery) fillRest(tx *statedb.Tx) {
 		statedb.Registered.Put(tx, d)
 	}
 	for _, p := range statedb.Plugins.All(re.from) {
-		if p.Plugin == "" { // without its process, the record of a single part contains nothing useful
+		if p.Plugin == "" { // without a process, the record of a plugin with a single part contains nothing useful
 			p.Process, p.Definition = plugin.Process{}, nil
 			statedb.Plugins.Put(tx, p)
 		}

@@ -86,8 +86,8 @@ func pg(external string) volume.Record {
 	return volume.Record{Volume: volume.Volume{ID: "pg", PluginID: "p", Driver: "d", ExternalID: external, Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}}}
 }
 
-// TestRestore checks that a restore adds an unknown volume, changes no known one, and writes nothing
-// in a dry run.
+// TestRestore checks that a restore adds an unknown volume, changes no known volume, and writes
+// nothing in a dry run.
 func TestRestore(t *testing.T) {
 	from, _ := service(t, statedb.Node{ID: "n1", DataDir: "/data", Boot: "b1"}, func(tx *statedb.Tx) { tx.PutVolume(pg("e")) })
 	for _, tt := range []struct {

@@ -393,7 +393,7 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 	}
 
 	v = v.Without(func(ref volume.RuntimeRef) bool { return r.Claims[ref.Alloc].Owner != v.Owner() })
-	// Podman uses one id for all containers, docker one for each.
+	// Podman uses one id for all containers, and docker uses one id for each container.
 	shared := v.Runtime == plugin.RuntimeDocker && v.Claimed(v.Runtime)
 	if shared && re.from.Node().Boot == re.s.Node.Boot {
 		v = v.Mounting(sinceBackup, "", re.at)

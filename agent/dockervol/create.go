@@ -47,7 +47,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	}
 	if created && runtime == plugin.RuntimeDocker {
 		// Give the root directory of the volume to root in the containers, as docker does for its
-		// own volumes. Podman changes the owner itself if its user asks for that.
+		// own volumes. Podman changes the owner itself if its user requests this.
 		want.Own = want.Own.WithDefault(s.Remapped(from.PID))
 	}
 
@@ -94,8 +94,8 @@ func differentOptions(store Store, had volume.RuntimeVolume, differ []string) er
 		WithHint("%s first; %s", suggest.Command("%s volume rm %s", had.Runtime, had.Name), data)
 }
 
-// unique refuses a second name for the same volume in one runtime. Otherwise, only the containers
-// that use the same name would share a claim.
+// unique refuses a second name for the same volume in one runtime. With two names, containers that
+// use different names would not share a claim.
 func unique(tx Tx, want volume.RuntimeVolume) error {
 	for _, v := range tx.RuntimeVolumes() {
 		if v.Runtime == want.Runtime && v.VolumeID == want.VolumeID && v.Name != want.Name {

@@ -23,7 +23,7 @@ func TestCreate(t *testing.T) {
 
 	must(t, s.Create(ctx, docker, "mine", opts{"device": "other", "ro": ""}))
 	says(t, s.Create(ctx, docker, "yours", opts{"device": "other", "ro": ""}), `docker already knows volume "other" as "mine"`, "name: mine")
-	must(t, s.Create(ctx, podman, "yours", opts{"device": "other"})) // podman has its own names
+	must(t, s.Create(ctx, podman, "yours", opts{"device": "other"})) // podman's names are separate from docker's
 
 	must(t, s.Create(ctx, docker, "new", opts{"plugin": "p", "size": "1GiB", "param.a": "b", "reclaim": "delete"}))
 	if v := w.volumes["new"].Volume; v.PluginID != "p" || v.CapacityMin != 1<<30 || v.Parameters["a"] != "b" || v.Reclaim != "delete" ||

@@ -25,15 +25,15 @@ var (
 	podman = Caller{Runtime: plugin.RuntimePodman}
 )
 
-// world fakes everything that the service needs: the store, claims that mount at once, a plugin,
-// the runtimes and the mount tables.
+// world fakes everything that the service needs: the store, claims that are mounted at once, a
+// plugin, the runtimes and the mount tables.
 type world struct {
 	t  *testing.T
 	mu sync.Mutex
 
 	volumes map[string]volume.Record
 	names   map[string]volume.RuntimeVolume
-	storeIs error // the error of every change of the store
+	storeIs error // the error that every change of the store returns
 
 	mount     func(ctx context.Context) error // runs while a claim waits for its mount
 	dropping  func()                          // runs before a claim is detached
@@ -46,7 +46,7 @@ type world struct {
 	elsewhere []string
 	elseIs    error
 	deleted   []string
-	remap     map[int][2]string // by pid: the uid and gid that root in the containers has on the host
+	remap     map[int][2]string // the host's uid and gid of root in the containers, by pid of the docker daemon
 	events    []string
 	clock     time.Time
 	step      func() // runs at each point where the test may kill the agent

@@ -38,7 +38,7 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	defer func() { s.activity.endMount(v.Key(), id, s.now()) }()
 	ref, _ := v.Ref(id)
 
-	// The time that has passed counts against the timeout of the runtime.
+	// The time that has already passed reduces the time until the runtime times out.
 	wait := s.Patience(from.Runtime).Long - time.Since(began)
 	_, c, err := s.Claims.Claim(ctx, v.VolumeID, v.Request(ref.Alloc, of), max(wait, time.Second))
 	if err == nil {

@@ -189,7 +189,7 @@ func TestMountWins(t *testing.T) {
 			done <- err
 		}()
 		select {
-		case err := <-done: // no lock delayed the Mount
+		case err := <-done: // no lock must delay the Mount
 			done <- err
 		case <-time.After(200 * time.Millisecond):
 		}
@@ -228,8 +228,8 @@ func TestRemove(t *testing.T) {
 	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-removed", "runtime-created", "runtime-removed", "runtime-removed")
 }
 
-// TestRemoveAtOnce checks two runtimes that remove a volume at the same time. In either order,
-// exactly one of them destroys the volume.
+// TestRemoveAtOnce checks two runtimes that remove their names of a volume at the same time. In
+// either order, exactly one of the runtimes destroys the volume.
 func TestRemoveAtOnce(t *testing.T) {
 	for range 50 {
 		w, s := newWorld(t)

@@ -14,8 +14,8 @@ const (
 	// reapEvery is the interval between two passes that search for leaked references.
 	reapEvery = 30 * time.Second
 
-	// youngest is the age at which a reference can count as leaked. It must be longer than the time
-	// between a Mount and the start of the container.
+	// youngest is the minimum age of a reference that can count as leaked. It must be longer than
+	// the time between a Mount and the start of the container.
 	youngest = time.Minute
 
 	// agreeing is the number of consecutive passes that must find no use of the volume.

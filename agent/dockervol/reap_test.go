@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestReap checks that the reaper removes a reference only if all sources agree in two consecutive
-// passes.
+// TestReap checks that the reaper removes a reference only if two consecutive passes find no mount
+// and no container that uses the volume.
 func TestReap(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(w *world, s *Service)

@@ -16,7 +16,7 @@ const askWithin = 30 * time.Second
 // giveBack changes the references of a volume and detaches the claims that no reference needs any
 // longer. Both changes are on disk when it returns. It returns the detaching claims. If another
 // mount namespace contains the mount of a claim, the claim stays, even if the count is 0.
-// Otherwise, an Unmount that the runtime repeats could take the volume from a running container.
+// Otherwise, a repeated Unmount could remove the volume from a running container.
 func (s *Service) giveBack(ctx context.Context, runtime, name string, change func(volume.RuntimeVolume) volume.RuntimeVolume) (gone []volume.Claim, err error) {
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(runtime, name))
 	if err != nil {

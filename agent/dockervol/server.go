@@ -67,7 +67,7 @@ var calls = map[string]func(s *Service, ctx context.Context, from Caller, q requ
 // fails, docker assumes "no such volume" and creates its own volume of that name on the host's
 // disk. If the connection breaks again, docker retries until it gives up, and starts no container.
 var nameless = map[string]error{
-	// An answer would tell docker that the volume does not exist.
+	// docker would understand any answer as "no such volume"
 	"/VolumeDriver.Get":  errCutOff,
 	"/VolumeDriver.Path": errCutOff,
 

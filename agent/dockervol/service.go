@@ -106,8 +106,8 @@ type Mounts interface {
 	Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error)
 }
 
-// Patience is how long the agent may take for an answer. It is the timeout of the runtime, minus
-// the time that the answer needs to reach the runtime.
+// Patience is the time that the agent may take to answer a call. It is the timeout of the runtime,
+// minus the time that the answer needs to reach the runtime.
 type Patience struct {
 	Long  time.Duration // for Create and Mount
 	Short time.Duration // for Unmount and Remove

@@ -20,7 +20,7 @@ import (
 const (
 	keepDays = 7
 	maxTotal = 64 << 20 // bytes of all files; the oldest files are deleted first
-	parts    = 8        // a file that exceeds maxTotal/parts is followed by another file of the same day
+	parts    = 8        // a file that exceeds maxTotal/parts is followed by another file for the same day
 )
 
 // errSlow is the error for events that are lost because the disk is too slow.
@@ -88,7 +88,7 @@ func openDisk(dir string, most int64, now time.Time) (*disk, uint64, error) {
 
 // files returns the names of the event files in a directory, with the oldest first.
 func files(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir) // sorted by name
+	entries, err := os.ReadDir(dir) // ReadDir sorts the entries by name
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the event files: %w", err)
 	}
@@ -120,7 +120,7 @@ func dayOf(name string) string { return name[:len(time.DateOnly)] }
 // lastSeq returns the number of the last event in a file. It returns 0 if the file contains no
 // event.
 func lastSeq(path string) (last uint64, err error) {
-	const tail = 64 << 10 // larger than any line
+	const tail = 64 << 10 // longer than any line
 	f, err := untrusted.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("cannot read the event files: %w", err)

@@ -162,7 +162,7 @@ func TestTotalIsBounded(t *testing.T) {
 	const most = 4 << 20
 	l := event.Open(event.Options{Dir: dir, MaxBytes: most})
 	message := strings.Repeat("x", 590)
-	const total, batch = 12_000, 500 // 8 MB
+	const total, batch = 12_000, 500 // 8 MB of events in total
 	for i := 0; i < total; i += batch {
 		for range batch {
 			l.Add(volume.Event{Type: "staged", Message: message})
@@ -207,7 +207,7 @@ func waitWritten(t *testing.T, dir string, l *event.Log) {
 }
 
 // TestFullDisk checks that a full disk causes only the loss of events, and that the log warns once.
-// When the disk has room again, the log writes new events, and Read returns them.
+// When the disk has free space again, the log writes new events, and Read returns them.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {

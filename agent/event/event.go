@@ -1,7 +1,7 @@
 // Package event stores events. It keeps the last events in memory, for clients that follow them. It
 // keeps the events of seven days in files, for users who search the history. If a failure repeats,
-// the package reports it once, and then more and more rarely with a count. A failure that repeats
-// all day therefore fills neither the files nor the log of the agent.
+// the package reports the first one at once, and the repetitions at ever longer intervals with a
+// count. A failure that repeats all day therefore fills neither the files nor the log of the agent.
 //
 //	event.go    Log: Add, After, Close
 //	ring.go     the last events, in memory
@@ -31,8 +31,9 @@ type Options struct {
 	Dir string
 	// MaxBytes is the maximum total size of the files. 0 means 64 MiB.
 	MaxBytes int64
-	// Told is called once for each event that the log stores. The goroutine that adds the event
-	// calls it, or the goroutine that reports the end of repetitions. Calls may overlap.
+	// Told is called once for each event that the log stores. The call comes from the goroutine
+	// that adds the event, or from the goroutine that reports the end of repetitions. Calls may
+	// overlap.
 	Told func(Event)
 	// Warn is called once when the log cannot write its files. After a successful write, it may be
 	// called again.

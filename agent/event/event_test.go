@@ -36,8 +36,8 @@ func check(t *testing.T, got []event.Event, from, to int) {
 	}
 }
 
-// open returns a log that the end of the test closes. The test fails if the log cannot write a
-// file.
+// open returns a log that is closed at the end of the test. The test fails if the log cannot write
+// a file.
 func open(t *testing.T, dir string) *event.Log {
 	t.Helper()
 	l := event.Open(event.Options{Dir: dir, Warn: func(msg string, err error) { t.Errorf("%s: %v", msg, err) }})

@@ -28,7 +28,7 @@ type Log struct {
 	lost    int         // number of events that did not fit into pending
 	closed  bool
 
-	wake chan struct{} // holds one token if an event is pending or closed is set
+	wake chan struct{} // contains one token while an event is pending or closed is set
 	over chan struct{} // closed when the writer has ended
 }
 
@@ -158,8 +158,9 @@ func (l *Log) After(seq uint64) ([]Event, <-chan struct{}) {
 	return l.ring.after(seq), l.ring.changed()
 }
 
-// Close reports all withheld events, writes the pending events and ends the writer. It returns when
-// this is done, or when ctx ends. After Close, the log keeps new events only in memory.
+// Close reports all withheld events, writes the pending events and stops the writer. It returns
+// when the writer has stopped, or when ctx ends. After Close, the log keeps new events only in
+// memory.
 func (l *Log) Close(ctx context.Context) {
 	now := time.Now().UTC()
 	l.mu.Lock()

@@ -16,9 +16,9 @@ type Calls struct {
 	plugin string
 
 	mu sync.Mutex
-	// methods caches series by method, so that a call needs no lookup by labels. The cache also
-	// protects a later plugin with the same id: a call to the removed plugin that ends late changes
-	// only the old series.
+	// methods caches the series by method, so that a call needs no lookup by labels. The cache also
+	// keeps the counts of plugins with the same id apart: a call to a removed plugin that ends late
+	// changes only the series of the removed plugin.
 	methods map[string]*method
 }
 

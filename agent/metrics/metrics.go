@@ -31,8 +31,8 @@ type Options struct {
 
 // Host is the state of the agent and its host.
 type Host struct {
-	// Commits counts the commits to the state database, and Failures counts the failed ones. Fault
-	// is the error of the last commit, if it failed.
+	// Commits counts the commits to the state database, and Failures counts the failed commits.
+	// Fault is the error of the last commit, if the commit failed.
 	Commits, Failures uint64
 	Fault             error
 	// Lost is the time when the agent replaced a lost state database by a new one. It is zero if
@@ -57,13 +57,14 @@ type Plugin struct {
 	Restarts int
 }
 
-// These are the bucket limits in seconds, up to the default time limit of each kind of call.
+// The following values are bucket limits in seconds. They reach up to the default time limit of
+// each kind of call.
 var (
 	probeBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
 	callBuckets  = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 )
 
-// Report is a plugin's last report about a volume.
+// Report is the most recent information that a plugin reported about a volume.
 type Report struct {
 	Volume string // the volume's id
 	Plugin string

@@ -43,7 +43,7 @@ type Options struct {
 type Notebook struct {
 	o       Options
 	seed    maphash.Seed
-	writing [16]sync.Mutex // locks for writing the notes of a volume; a hash of its id selects the lock
+	writing [16]sync.Mutex // locks for writing notes; a hash of the volume's id selects the lock
 	mu      sync.Mutex
 	failed  map[string]volume.Record // records whose notes could not be written or removed, by volume id
 }
@@ -71,7 +71,7 @@ func (n *Notebook) Update(r volume.Record, allocs []string) {
 		return
 	}
 
-	for { // the last write succeeded, so retry the failed notes
+	for { // the last write succeeded, so this is a good time to retry the failed notes
 		r, ok := n.takeFailed()
 		if !ok || !n.Settle(r, n.allocs(r)) {
 			return

@@ -101,8 +101,8 @@ func (s *common) checkSpec(spec volume.Volume) error {
 	return spec.CheckLimits()
 }
 
-// errLookOnly ends a transaction that only reads. Without an error, the store would write to the
-// disk.
+// errLookOnly aborts a transaction that only reads. If the transaction succeeded, the store would
+// write to the disk.
 var errLookOnly = errors.New("nothing is changed")
 
 // read runs fn in a transaction that stores nothing.

@@ -229,8 +229,8 @@ func (s *creator) createFailed(ctx context.Context, v volume.Volume, cause error
 	return refusal(v.PluginID, cause)
 }
 
-// listHint returns a part of the hint for a failed create: the command that lists the plugin's
-// volumes. It returns an empty text if the plugin cannot list volumes.
+// listHint returns the command that lists the plugin's volumes, for the hint of a failed create. It
+// returns an empty text if the plugin cannot list volumes.
 func (s *creator) listHint(pluginID string) string {
 	if !s.Plugins.View(pluginID).Info.Caps.List {
 		return ""

@@ -107,8 +107,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestCreateResumes checks that a create continues after the agent died between the call and the
-// result. The plugin returns the same volume for the same name.
+// TestCreateResumes checks that a repeated create succeeds after the agent died between the call
+// and the storing of the result. The plugin returns the same volume for the same name.
 func TestCreateResumes(t *testing.T) {
 	w := newWorld()
 	w.failAt = 2 // the agent writes the intent, but fails to write the result

@@ -38,9 +38,9 @@ func TestCreateAnsweredWithNoSize(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAnotherMeanwhile checks a snapshot whose volume is deregistered during the wait,
-// while other storage is registered under the same id. The agent must not send the secrets of the
-// new volume to the plugin of the snapshot.
+// TestSnapshotOfAnotherMeanwhile checks a snapshot that waits while its volume is deregistered and
+// other storage is registered under the same id. The agent must not send the secrets of the new
+// volume to the plugin of the snapshot.
 func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 	for name, change := range map[string]func(*camera){
 		"another storage": func(c *camera) {

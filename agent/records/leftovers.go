@@ -81,7 +81,7 @@ func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err
 }
 
 // PendingFor returns the text that the queue shows while a volume waits for leftovers of the same
-// storage. It returns "" if there are none.
+// storage. It returns "" if there are no such leftovers.
 func (s Store) PendingFor(v volume.Volume) string {
 	if v.ExternalID == "" {
 		return ""

@@ -36,10 +36,10 @@ func (s Provisioning) Update(ctx context.Context, fn func(provision.Tx) error) e
 	return err
 }
 
-// Tx is a transaction that keeps the old records of changed volumes.
+// Tx is a transaction that remembers the previous records of changed volumes.
 type Tx struct {
 	*statedb.Tx
-	was map[string]volume.Record // the old records of changed volumes
+	was map[string]volume.Record // the records of the changed volumes before the change
 }
 
 // PutVolume stores a record.
@@ -62,7 +62,7 @@ func (t Tx) before(id string) {
 	}
 }
 
-// TestOf returns the plugin whose test uses the given storage volume, or has not cleaned it up.
+// TestOf returns the plugin whose test uses the given storage volume or has left it behind.
 func (t Tx) TestOf(driver, external string) (pluginID string, ok bool) {
 	for _, p := range statedb.Plugins.All(t) {
 		if p.Scratch != nil && p.Info.Driver == driver && p.Scratch.Has(external) {

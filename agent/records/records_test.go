@@ -51,8 +51,8 @@ func put(t *testing.T, s records.Store, rs ...volume.Record) {
 	}
 }
 
-// TestChange checks that a refused change stores nothing. One of the refused changes is a claim at
-// a path that another volume uses.
+// TestChange checks that a refused change stores nothing. One refused change is a claim at a path
+// that another volume uses.
 func TestChange(t *testing.T) {
 	s := open(t)
 	at := func(alloc string) volume.Claim {
@@ -128,7 +128,7 @@ type owners struct{}
 func (owners) Gone(volume.Owner) bool             { return true }
 func (owners) View(volume.Owner) volume.OwnerView { return volume.OwnerView{Life: volume.LifeGone} }
 
-// TestLiving checks that Living shows the claim of an ended owner as detaching.
+// TestLiving checks that Living shows a claim as detaching if the owner of the claim has ended.
 func TestLiving(t *testing.T) {
 	s := open(t)
 	put(t, s, record("a", volume.Claim{Alloc: "one", Wanted: true, Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerPID, PID: 7}}}))

@@ -14,7 +14,7 @@ func (s Store) Reload(ctx context.Context, node statedb.Node, after volume.Stop)
 	node.Clean = false
 	save := s.Happened
 	if s.Node().ID == "" {
-		// The first start has no older state on which it could rely, so this write must succeed.
+		// The first start has no older state to fall back on, so this write must succeed.
 		save = s.Update
 	}
 

@@ -1,5 +1,5 @@
-// Package records adapts the state database to the packages of the agent. Each of them uses the
-// records through its own interface.
+// Package records adapts the state database to the packages of the agent. Each of these packages
+// uses the records through its own interface.
 package records
 
 import (
@@ -19,8 +19,8 @@ type Store struct {
 	Notes *notes.Notebook // nil if no notes are kept
 }
 
-// Draining reports whether the host is being drained. If a claim and a drain come at about the same
-// time, either one commit contains both, or the later change sees the earlier one.
+// Draining reports whether the host is being drained. If a claim and a drain arrive at about the
+// same time, either one commit contains both, or the later change sees the earlier change.
 func (s Store) Draining() bool { return s.Node().Draining }
 
 // References returns the number of containers that use a runtime's volume.
@@ -133,8 +133,8 @@ func Leftovers(from statedb.Reader) []volume.Record {
 	return all
 }
 
-// Clash returns an error if another volume uses a path of a claim that is new in next. For a record
-// without new claims, it does not read the other records.
+// Clash returns an error if another volume uses a path of a new claim in next. For a record without
+// new claims, it does not read the other records.
 func Clash(tx *statedb.Tx, r, next volume.Record) error {
 	for alloc, c := range next.Claims {
 		if _, was := r.Claims[alloc]; was {

@@ -59,8 +59,8 @@ func (s *Sampler) Run(ctx context.Context) {
 }
 
 // schedule starts the turns that are due, and returns the time until the next turn. The first turn
-// of a plugin begins at a random point of its interval, and later intervals vary by 10 %. Otherwise
-// many hosts might query one storage system at the same time.
+// of a plugin begins at a random time within its interval, and later intervals vary by 10 %.
+// Otherwise, many hosts might query one storage system at the same time.
 func (s *Sampler) schedule(ctx context.Context, due map[string]time.Time) time.Duration {
 	now := time.Now()
 	next := firstLook

@@ -13,8 +13,8 @@ type Caller struct {
 	peer.Peer
 
 	// MayWrite permits the caller to change state, to name secrets for the agent to read, and to
-	// see logs of plugins and backups. A log may contain secrets that the agent does not know and
-	// cannot mask. Every caller may read the rest of the state.
+	// see plugin logs and backups. A log may contain secrets that the agent does not know and
+	// cannot mask. Every caller may read all other state.
 	MayWrite bool
 }
 

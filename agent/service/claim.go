@@ -85,7 +85,7 @@ func fromOwnership(o api.Ownership) volume.Ownership {
 
 	mode := o.Mode
 	if m, err := strconv.ParseUint(mode, 8, 32); err == nil {
-		mode = fmt.Sprintf("%04o", m) // 770 and 0770 become the same text
+		mode = fmt.Sprintf("%04o", m) // 770 and 0770 both become 0770
 	}
 	return volume.Ownership{UID: text(o.UID), GID: text(o.GID), Mode: mode, Recursive: o.Recursive}
 }
@@ -104,7 +104,7 @@ func toOwnership(o volume.Ownership) api.Ownership {
 }
 
 // fromOwner converts the owner in a request. It ignores fields that the owner's kind does not use.
-// If the owner is a mount and the request names no process, the caller becomes the process.
+// If the owner is a mount and the request names no process, fromOwner uses the caller's process.
 func fromOwner(o api.Owner, p peer.Peer) volume.Owner {
 	switch o.Kind {
 	case api.OwnerMount:

@@ -43,8 +43,8 @@ func (c Claims) Claim(ctx context.Context, by Caller, id, alloc string, req api.
 }
 
 // Detach ends a claim, and waits until the volume is unmounted, for at most the duration wait. If
-// withoutPlugin is not empty, it names the way in which the agent unmounts without calls to the
-// plugin.
+// withoutPlugin is not empty, the agent makes no calls to the plugin and unmounts in the way that
+// withoutPlugin names.
 func (c Claims) Detach(ctx context.Context, by Caller, id, alloc string, force bool, withoutPlugin string, wait time.Duration) (api.Done, error) {
 	if err := by.CheckWrite(); err != nil {
 		return api.Done{}, err

@@ -108,7 +108,7 @@ func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 	return answer
 }
 
-// way lists the CSI calls in the order in which a volume needs them.
+// way lists the CSI calls of a volume in the order in which the agent makes them.
 var way = []call.Method{
 	call.ControllerPublish, call.NodeStage, call.NodePublish,
 	call.NodeUnpublish, call.NodeUnstage, call.ControllerUnpublish,

@@ -45,8 +45,8 @@ func TestStillMounted(t *testing.T) {
 	}
 }
 
-// TestSecretsThereAndBack checks that an answer shows a sealed secret as sealed, and that a request
-// may contain this form.
+// TestSecretsThereAndBack checks that an answer marks a stored secret as sealed, and that a later
+// request may contain the secret in this form.
 func TestSecretsThereAndBack(t *testing.T) {
 	v := volume.Volume{Secrets: map[string]call.SecretRef{"s": {Sealed: "v1.x.y"}, "l": {Literal: call.NewSecret("hunter2")}, "f": {File: "/f"}}}
 	shown := toSpec(v)

@@ -12,7 +12,7 @@ import (
 type Examiner interface {
 	Examine(ctx context.Context) doctor.Report
 
-	// Fix runs the fixes of the findings with these ids. It runs only fixes that are safe.
+	// Fix runs the safe fixes of the findings with the given ids.
 	Fix(ctx context.Context, ids []string) []doctor.Done
 }
 

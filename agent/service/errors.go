@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// APIError converts an error to an API error. No other function assigns codes to errors of the
-// domain.
+// APIError converts an error to an API error. Codes for errors of the domain are assigned only
+// here.
 func APIError(err error) *api.Error {
 	var done *api.Error
 	if errors.As(err, &done) {

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/agent/event"
 )
 
-// EventLog reads the events of the last days.
+// EventLog reads the events of recent days.
 type EventLog interface {
 	// Read calls the function each for the stored events, the oldest first. It returns the number
 	// of the last event.

@@ -109,8 +109,8 @@ func (n Node) ailing(p api.Plugin) bool {
 	}
 }
 
-// ailingPart returns a part with a problem that a person must solve, or nil. The plugin may be
-// ready nevertheless, because another part serves its calls.
+// ailingPart returns a part with a problem that an operator must solve, or nil. The plugin may
+// still be ready if another part serves its calls.
 func ailingPart(p api.Plugin) *api.PluginPart {
 	for i, part := range p.Parts {
 		switch part.State {
@@ -146,8 +146,8 @@ func volumeProblem(v api.Volume) api.Problem {
 	return p
 }
 
-// healthProblem describes a problem from the plugin's last report about a volume. The volume's
-// state does not show such a problem, because it does not affect the claims.
+// healthProblem describes a problem that the plugin last reported about a volume. The volume's
+// state does not show such a problem, because the problem does not affect the claims.
 func healthProblem(v api.Volume) api.Problem {
 	f := v.Report.Health[0]
 	words := "its plugin's " + f.By + " reports it"
@@ -192,8 +192,8 @@ func pluginProblem(p api.Plugin) api.Problem {
 	return out
 }
 
-// Drain empties the host, and waits until no volume is in use, for at most the duration wait. If
-// wait is 0, it does not wait.
+// Drain removes all volumes from the host, and waits until no volume is in use, for at most the
+// duration wait. If wait is 0, it does not wait.
 func (n Node) Drain(ctx context.Context, by Caller, wait time.Duration) (*api.Drain, error) {
 	if err := by.CheckWrite(); err != nil {
 		return nil, err

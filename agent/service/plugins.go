@@ -18,7 +18,8 @@ type PluginSet interface {
 	Get(id string) (api.Plugin, bool)
 	Changed(id string) <-chan struct{}
 
-	// Log writes the last lines and, with follow, new ones until ctx ends.
+	// Log writes the last lines of a plugin's log. With follow, it also writes new lines until ctx
+	// ends.
 	Log(ctx context.Context, id string, w api.Part, lines int, follow bool, write func([]byte) error) error
 
 	// RestartPlugin, StopPlugin and StartPlugin wait for the plugin, for at most the duration wait;
@@ -95,7 +96,7 @@ func (p Plugins) Get(ctx context.Context, by Caller, id, state string, wait time
 	}
 }
 
-// get returns a plugin as the set describes it.
+// get returns the description of a plugin.
 func (p Plugins) get(id string) (api.Plugin, error) {
 	out, ok := p.set.Get(id)
 	if !ok {
@@ -107,7 +108,8 @@ func (p Plugins) get(id string) (api.Plugin, error) {
 // maxLines limits the number of log lines in one answer.
 const maxLines = 10000
 
-// Log writes the last lines of a plugin's log and, with follow, new ones until ctx ends.
+// Log writes the last lines of a plugin's log. With follow, it also writes new lines until ctx
+// ends.
 func (p Plugins) Log(ctx context.Context, by Caller, id string, parts api.Part, lines int, follow bool, write func([]byte) error) error {
 	if err := p.checkChange(by, id, parts); err != nil {
 		return err
@@ -135,12 +137,12 @@ func (p Plugins) checkChange(by Caller, id string, parts api.Part) error {
 type Control struct {
 	Parts api.Part // the parts of the plugin to which the action applies
 
-	// Force permits a restart or stop while volumes are in use through the plugin.
+	// Force permits a restart or stop while the plugin's volumes are in use.
 	Force bool
 
 	// Brief makes a stop end when the agent restarts. The agent then starts the plugin again.
 	Brief bool
-	Wait  time.Duration // how long to wait for the plugin
+	Wait  time.Duration // the time limit for waiting for the plugin
 }
 
 // Restart restarts a plugin, and returns its state afterwards.

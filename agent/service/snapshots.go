@@ -60,14 +60,14 @@ func (s Snapshots) create(ctx context.Context, by Caller, ask volume.SnapshotAsk
 // SnapshotFilter selects the snapshots of a list. Empty fields match all snapshots.
 type SnapshotFilter struct {
 	PluginID, VolumeID string
-	Pending            bool // only the snapshots that the agent has not seen completed
+	Pending            bool // selects only the snapshots whose completion the agent has not seen
 
 	// Secrets are references to secrets for the plugin. They need write permission, because the
 	// agent reads the files and variables that the references name.
 	Secrets map[string]api.Secret
 }
 
-// List returns the snapshots that plugins report, and those that are not complete yet.
+// List returns the snapshots that plugins report, and the snapshots that are not complete yet.
 func (s Snapshots) List(ctx context.Context, by Caller, f SnapshotFilter) (api.Snapshots, error) {
 	secrets, err := readSecrets(by, f.Secrets)
 	if err != nil {

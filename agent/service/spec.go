@@ -63,7 +63,7 @@ func toSecret(ref call.SecretRef) api.Secret {
 	}
 }
 
-// toSpec returns a volume file that would register the volume in its present form.
+// toSpec returns a volume file that would register the volume with its present properties.
 func toSpec(v volume.Volume) api.VolumeSpec {
 	s := api.VolumeSpec{
 		ID: v.ID, Name: v.Name, PluginID: v.PluginID, ExternalID: v.ExternalID,

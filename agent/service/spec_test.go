@@ -9,7 +9,8 @@ import (
 )
 
 // FuzzVolume checks that every decoded volume file converts into a volume, and that the volume
-// converts back to the same file. An answer never contains the value of a secret.
+// converts back to the same file. It also checks that an answer never contains the value of a
+// secret.
 func FuzzVolume(f *testing.F) {
 	for _, text := range []string{
 		"", "{}", "null", "[]", `{"id":"a"} {"id":"b"}`, `{"id":"data","plugin_id":"p","secrets":{"k":"hunter2hunter2","f":{"file":"/k"}}}`, `{"id":"a","ID":"b"}`, `{"unknown":1}`, `{"id":1}`, "\xff",

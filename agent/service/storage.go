@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// StorageCalls asks plugins about volumes, and about their storage as a whole.
+// StorageCalls sends questions to plugins, about single volumes and about the storage as a whole.
 type StorageCalls interface {
 	Reports
 	Stats(ctx context.Context, id string) (volume.Report, error)
@@ -25,7 +25,7 @@ type StorageCalls interface {
 	Health(ctx context.Context, pluginID string) (volume.PluginHealth, error)
 }
 
-// Storage answers questions to plugins about volumes and storage. No method changes state.
+// Storage answers requests that ask plugins about volumes and storage. No method changes state.
 type Storage struct {
 	view
 	do StorageCalls

@@ -20,7 +20,7 @@ type Records interface {
 	Volumes() []volume.Record
 }
 
-// Queue reports the current state of volumes and the changes of that state.
+// Queue reports the current state of volumes, and signals changes of the state.
 type Queue interface {
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 	Changed(id string) <-chan struct{}
@@ -88,13 +88,13 @@ func (v view) registered() map[storage]string {
 	return known
 }
 
-// lookWithin is the time limit for the check of a volume's mounts in its status. A hanging mount
-// must not make the status hang.
+// lookWithin is the time limit for checking a volume's mounts when a caller asks for its status. A
+// hanging mount must not delay the answer for longer.
 const lookWithin = 500 * time.Millisecond
 
-// These limits apply to a list of volumes: the time for each volume, and the number of volumes that
-// the service checks in parallel. Even with a hundred hanging mounts, the list takes less than a
-// second.
+// listWithin and looksAtOnce apply to a list of volumes. listWithin is the time limit for each
+// volume, and looksAtOnce is the number of volumes that the service checks in parallel. Even with a
+// hundred hanging mounts, the list takes less than a second.
 const (
 	listWithin  = 250 * time.Millisecond
 	looksAtOnce = 48
@@ -162,10 +162,10 @@ func (v view) logOf(pluginID string, n int, volumes ...string) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// explain converts an error to an API error. If a call failed or the plugin is not ready, it adds
-// the last lines of the plugin's log, because the log often explains more than the plugin's answer.
-// It does so only for a caller who may read the log. If volumes are given, it omits lines that name
-// only other volumes of the plugin.
+// explain converts an error to an API error. If a call failed or the plugin is not ready, explain
+// adds the last lines of the plugin's log for a caller who may read the log. The log often explains
+// more than the plugin's answer. If volumes are given, explain omits lines that name only other
+// volumes of the plugin.
 func (v view) explain(by Caller, err error, pluginID string, volumes ...string) error {
 	var ce *volume.CallError
 	called := errors.As(err, &ce) && ce.Code != volume.CodeHost

@@ -88,8 +88,8 @@ func (v Volumes) Register(ctx context.Context, by Caller, spec api.VolumeSpec, d
 	})
 }
 
-// Create creates a volume at the plugin and registers it. With dry, it only reports the result. It
-// repeats the call to a busy plugin for at most the duration wait.
+// Create creates a volume at the plugin and registers it. With dry, it only reports the result.
+// While the plugin is busy, Create repeats the call, for at most the duration wait.
 func (v Volumes) Create(ctx context.Context, by Caller, spec api.VolumeSpec, dry bool, wait time.Duration) (api.VolumeResult, error) {
 	return v.change(ctx, by, spec.PluginID, spec.ID, func() (volume.Record, volume.Change, error) {
 		return v.do.CreateWithin(ctx, Volume(spec), dry, wait)

@@ -32,7 +32,7 @@ func (s *Service) fault() (p api.Problem, ok bool) {
 	return api.Problem{Subject: api.SubjectAgent, Message: "cannot write the state database: " + err.Error(), Command: suggest.Command("df %s", s.DataDir)}, true
 }
 
-// lost reports the loss of the state database, as long as an adopted claim or the damaged file
+// lost reports that the state database was lost, as long as an adopted claim or the damaged file
 // still exists.
 func (s *Service) lost() (p api.Problem, ok bool) {
 	loss := s.Records.Node().Loss
@@ -66,8 +66,8 @@ func (s *Service) lost() (p api.Problem, ok bool) {
 	return p, ok
 }
 
-// leftovers returns a problem for each forced deregister with leftovers. It reports no problem if
-// only a pending call may still take effect.
+// leftovers returns a problem for each forced deregister that has leftovers. It skips a deregister
+// whose only leftover is the possible effect of a pending call.
 func (s *Service) leftovers() []api.Problem {
 	var out []api.Problem
 	for _, d := range statedb.Leftovers.All(s.Records) {
@@ -150,7 +150,7 @@ func (s *Service) Unscraped() (all []api.Problem) {
 }
 
 // unheard explains why the agent cannot listen on an address, and names a command that shows the
-// cause.
+// reason.
 func unheard(err error, address string) (why, command string) {
 	// The configuration check has already validated the address.
 	_, port, _ := net.SplitHostPort(address)

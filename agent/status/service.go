@@ -36,7 +36,7 @@ type Host interface {
 type Service struct {
 	NodeID, DataDir string
 	MetricsAddress  string // the configured address; empty if there is none
-	Halt            string // why the agent sends no calls to plugins; empty in normal operation
+	Halt            string // the reason why the agent sends no calls to plugins; empty in normal operation
 	Started         time.Time
 
 	Records records.Store

@@ -1,9 +1,9 @@
-// Package status describes the agent and its host: to people, to the API and to the metrics. It
-// gathers the problems that the agent knows without looking at the host.
+// Package status describes the agent and its host for people, for the API and for the metrics. It
+// collects the problems that the agent knows without a check of the host.
 //
 //	status.go    the node as a whole
-//	problems.go  its problems, each with the command that helps
-//	strays.go    mounts that no record explains
+//	problems.go  the problems of the node, each with a command that helps
+//	strays.go    mounts that belong to no record
 //	metrics.go   the same facts as numbers
 //	service.go   Service and its dependencies
 package status
@@ -24,7 +24,8 @@ func (s *Service) Line() string {
 	return fmt.Sprintf("%d volumes", len(s.Records.Volumes()))
 }
 
-// Node returns the node for the API. It omits the numbers that the API server itself computes.
+// Node returns the description of the node for the API. It omits the numbers that agent/service
+// adds.
 func (s *Service) Node() api.Node {
 	n := api.Node{ID: s.NodeID, Version: api.Version, StartedAt: s.Started, DataDir: s.DataDir, State: api.OK, DB: api.OK, Draining: s.Records.Draining()}
 	if s.Halt != "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Strays returns the mounts below the mount root that no record explains, and the volumes of plugin
-// tests. It must be called only when no record has a mount.
+// Strays returns the mounts below the mount root that belong to no record, and the volumes of
+// plugin tests. It must be called only when no record has a mount.
 func (s *Service) Strays() (all []volume.Occupant) {
 	for id, left := range s.Plugins.Usage.Scratches() {
 		words := "a test of plugin %q left it, and it is not undone"

@@ -18,7 +18,7 @@ func TestUnmount(t *testing.T) {
 	at := mkdir(t, dir, "m")
 	mountFS(t, "tmpfs", "t", at, 0, "")
 	mountFS(t, "ramfs", "t", at, 0, "")
-	for _, want := range []string{"tmpfs", "", ""} { // the first unmount uncovers the tmpfs below
+	for _, want := range []string{"tmpfs", "", ""} { // the first unmount uncovers the tmpfs that the upper mount covered
 		check(t, h.Unmount(ctx, at, Plain))
 		if s := see(t, at); s.Identity.FSType != want {
 			t.Errorf("uncovered %+v, want %q", s, want)

@@ -62,7 +62,7 @@ func TestFewGoroutinesLinger(t *testing.T) {
 		made.Add(1)
 		calls.Go(func() { callAs(t, h, "/"+strings.Repeat("x", i), func() { made.Done(); <-hold }) })
 	}
-	made.Wait() // now all calls run at the same time
+	made.Wait() // from here on, all calls run at the same time
 	close(hold)
 	calls.Wait()
 	if n := h.gate.lingering(); n != lingerMost {
@@ -85,8 +85,8 @@ func TestFewGoroutinesLinger(t *testing.T) {
 	await(t, "the host to be idle again", func() bool { return h.gate.lingering() == 0 && runtime.NumGoroutine() <= before })
 }
 
-// TestCallThatEndsItsGoroutine makes a call that ends its own goroutine, and checks that the next
-// call for the same path still works.
+// TestCallThatEndsItsGoroutine makes a call that ends the goroutine on which it runs, and checks
+// that the next call for the same path still works.
 func TestCallThatEndsItsGoroutine(t *testing.T) {
 	h := boundedHost(t, time.Minute)
 	callAs(t, h, "/x", runtime.Goexit)

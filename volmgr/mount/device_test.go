@@ -122,8 +122,8 @@ func TestDiskSequence(t *testing.T) {
 	}
 }
 
-// TestLoopNode bind-mounts the node of a loop device, and looks at the mount while the device is
-// detached and after it is attached to another file.
+// TestLoopNode bind-mounts the node of a loop device. It looks at the mount while the device is
+// detached, and again after the device is attached to another file.
 func TestLoopNode(t *testing.T) {
 	dir := tempDir(t)
 	node, dev := dir+"/node", loop(t, dir, 1<<20)
@@ -220,8 +220,8 @@ func TestDeviceUsers(t *testing.T) {
 	uses(fmt.Sprintf("mounted at %q", at), fmt.Sprintf("mounted at %q", dir+"/b"))
 	check(t, unix.Unmount(dir+"/b", 0))
 
-	// After an unmount here, the mount can still exist in another namespace. That namespace can
-	// belong to a process or to a single thread.
+	// After an unmount in this namespace, the mount can still exist in another namespace. The other
+	// namespace can belong to a process or to a single thread.
 	unshared := func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS} }
 	for what, change := range map[string]func(*exec.Cmd){"stay": unshared, "thread": nil} {
 		pid, stop := start(t, what, change)
@@ -232,7 +232,7 @@ func TestDeviceUsers(t *testing.T) {
 		mountFS(t, "ext4", node, at, 0, "")
 	}
 
-	// After a lazy unmount an open file keeps the device in use, although no mount table contains
+	// After a lazy unmount, an open file keeps the device in use, although no mount table contains
 	// the mount.
 	f, err := os.Create(at + "/file")
 	check(t, err)

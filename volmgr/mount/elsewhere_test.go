@@ -41,7 +41,7 @@ func TestElsewhere(t *testing.T) {
 		check(t, err)
 		return users
 	}
-	start(t, "stay", unshared) // the namespace of a service with PrivateTmp= looks like this
+	start(t, "stay", unshared) // a service with PrivateTmp= has such a mount namespace
 	if got := asked(); len(got) > 0 {
 		t.Errorf("a copy of the table: %q", got)
 	}

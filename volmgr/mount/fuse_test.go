@@ -36,13 +36,14 @@ type fuseFS struct {
 	done    chan struct{}
 }
 
-// openFuse mounts a FUSE file system at dir. It does not answer any request, not even FUSE_INIT.
+// openFuse mounts a FUSE file system at dir. The file system does not answer any request, not even
+// FUSE_INIT.
 func openFuse(t testing.TB, dir, data string) *os.File {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	check(t, err)
 	mountFS(t, "fuse.test", "test", dir, 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0%s", fd, data))
-	// os.NewFile must come after the mount. Before the mount, the runtime could not poll the
+	// Call os.NewFile only after the mount. Before the mount, the Go runtime could not poll the
 	// descriptor.
 	dev := os.NewFile(uintptr(fd), "/dev/fuse")
 	// An error means that the test has already closed the device.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostile holds names of directories or sources that may confuse a parser of mount tables.
+// hostile contains names of directories or sources that may confuse a parser of mount tables.
 var hostile = []string{
 	"/srv/a", "/a b", "/a\tb\nc", `/a\040b`, "/a\rb", "/a\vb\fc", "/a\u00a0b\u2003c\u0085d", "/- - ext4 /dev/sda1 rw", "/x\n99 1 8:1 / /fake rw - ext4 /dev/sda1 rw",
 	"/\xff\xfe", "/#", "", "-", "/x//deleted", "/a.b.c", "/\x1b[2J",
@@ -41,7 +41,7 @@ func FuzzMountNames(f *testing.F) {
 	for i, name := range hostile {
 		f.Add(name, name, name, "sub", uint16(1))
 		f.Add("/", "/m", "src", name, uint16(1))
-		f.Add("/", "/"+name, hostile[len(hostile)-1-i], "", uint16(8000)) // too long for one system call, so the test enters the path in parts
+		f.Add("/", "/"+name, hostile[len(hostile)-1-i], "", uint16(8000)) // the path is too long for one system call, so the test enters it in several steps
 	}
 	f.Fuzz(func(t *testing.T, root, point, source, sub string, times uint16) {
 		if strings.Contains(root+point+source+sub, "\x00") || len(point)*int(times) > 1<<18 {

@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestSetGuardLate creates a file in a directory while SetGuard sets the flag. Afterwards either
-// the file exists and is writable, or its creation failed.
+// TestSetGuardLate creates a file in a directory while SetGuard sets the immutable flag.
+// Afterwards, either the file exists and is writable, or the creation of the file failed.
 func TestSetGuardLate(t *testing.T) {
 	dir, h, ctx := mkdir(t, tempDir(t), "d"), newHost(t), context.Background()
 	p, err := h.OpenPlace(ctx, dir)
@@ -74,8 +74,8 @@ func TestSettled(t *testing.T) {
 }
 
 // TestUnguardMoved checks that Unguard finds a renamed directory by its file handle, even below a
-// mount. Without file handles, the error must name the directory. Unguard must not change another
-// directory at the same path, and must not fail for a removed directory.
+// mount. Without file handles, Unguard must return an error that names the directory. Unguard must
+// not change another directory at the same path, and must not fail for a removed directory.
 func TestUnguardMoved(t *testing.T) {
 	h, ctx := newHost(t), context.Background()
 	guarded := func(name string) (string, volume.GuardedDir) {

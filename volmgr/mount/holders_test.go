@@ -35,7 +35,8 @@ func TestHolders(t *testing.T) {
 		{"namespace", "stay", func(c *exec.Cmd) {
 			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 		}, "mount namespace", at},
-		// The process opened the file before it changed its namespace. The open file still counts.
+		// The process opened the file before it changed its namespace. The open file still keeps
+		// the mount busy.
 		{"fd from another namespace", "open " + file, func(c *exec.Cmd) {
 			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 			f, err := os.Open(file)
@@ -67,8 +68,8 @@ func TestHolders(t *testing.T) {
 func TestHoldersAreOfThisMountAlone(t *testing.T) {
 	dir := tempDir(t)
 	at, same, near := mkdir(t, dir, "m"), mkdir(t, dir, "same"), mkdir(t, dir, "m-near")
-	// The working directory of this process has the same path, but it is another directory, in
-	// another namespace.
+	// The working directory of this process has the same path, but is another directory in another
+	// namespace.
 	start(t, "stay", func(c *exec.Cmd) {
 		c.Dir = at
 		c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}

@@ -64,8 +64,8 @@ func TestLookAtTheHung(t *testing.T) {
 	}
 }
 
-// TestLookAtTheMute looks at a FUSE mount with a daemon that never answered FUSE_INIT. Every look
-// hangs until the daemon ends.
+// TestLookAtTheMute looks at a FUSE mount whose daemon never answered FUSE_INIT. Every look hangs
+// until the daemon ends.
 func TestLookAtTheMute(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	dev := openFuse(t, dir, "")
@@ -89,7 +89,8 @@ func TestLookAtTheMute(t *testing.T) {
 	}
 }
 
-// TestForceFreesTheHung checks that a forced unmount does not wait for a hanging look, and ends it.
+// TestForceFreesTheHung checks that a forced unmount does not wait for a hanging look, and makes
+// the look return.
 func TestForceFreesTheHung(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)

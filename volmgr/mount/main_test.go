@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stage is the environment variable that contains the role of this process of the test binary.
+// stage is the name of the environment variable that tells this process of the test binary its
+// role.
 const stage = "MOUNT_TEST_STAGE"
 
 // TestMain runs the tests in a new mount namespace. It fails if a mount, a loop device or a file
@@ -274,7 +275,7 @@ func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
 	dev := run(t, "losetup", "-f", "--show", f.Name())
 	t.Cleanup(func() {
 		detachUnder(t, dir)
-		_ = exec.Command("losetup", "-d", dev).Run() // fails if the test has already detached the device
+		_ = exec.Command("losetup", "-d", dev).Run() // the command fails if the test has already detached the device
 		await(t, "loop device to go", func() bool {
 			return loopsIn(dir)[dev] == ""
 		})
