@@ -35,7 +35,7 @@ func (a *activity) beginMount(runtime string) (done func()) {
 	}
 }
 
-// isMounting reports whether a Mount of the runtime is running.
+// isMounting reports whether a Mount request from the runtime is in progress.
 func (a *activity) isMounting(runtime string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -52,8 +52,8 @@ type siblings interface {
 	// notify reports that the state of a part has changed. It also wakes the plugin's other parts,
 	// because a changed file of another part may be waiting for this part.
 	notify(p *supervised)
-	// remove removes a part whose file was removed. It returns false if the file exists again, so
-	// that the part must stay.
+	// remove removes a part whose file was removed. It returns false if the file exists again. In
+	// that case, the part stays.
 	remove(p *supervised) bool
 	// bind compares a driver with the drivers of the plugin's parts. If a part has a different
 	// driver, bind returns this driver and the name of the part. Otherwise it records the driver
@@ -173,7 +173,7 @@ func (p *supervised) due() bool {
 
 	// A volume may just have started to use the plugin, so check again while new calls are blocked.
 	if !p.shut() {
-		// A caller that found new calls blocked waits for this notification.
+		// During this check, new calls were blocked. This notification wakes callers that now wait.
 		p.siblings.notify(p)
 		return false
 	}

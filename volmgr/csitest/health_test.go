@@ -8,7 +8,7 @@ import (
 )
 
 // TestHealth checks that the selected services report the simulated problems until the test removes
-// them. Adding and removing faults must not affect the problems.
+// them. The injected failures of calls must not affect the simulated problems.
 func TestHealth(t *testing.T) {
 	b := start(t, whole)
 	b.inject(Fault{Method: CreateVolume})

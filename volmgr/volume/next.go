@@ -1,7 +1,7 @@
 // Package volume is the domain of the agent. It defines volumes and claims. It decides which alloc
 // may claim a volume, and which step brings a volume closer to the wanted state. The package has no
-// effects: every decision is a function of its arguments. The comment of Next draws the life of a
-// volume.
+// effects: every decision is a function of its arguments. The comment above Next contains a diagram
+// of the life of a volume.
 package volume
 
 import (

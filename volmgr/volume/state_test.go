@@ -49,7 +49,8 @@ func (s state) swap() state {
 	return s
 }
 
-// straight returns the state with swapped cleared, so that mem is the registered record.
+// straight returns the same state with the registered record in mem. The field swapped is then
+// false.
 func (s state) straight() state {
 	if s.swapped {
 		return s.swap()

@@ -107,8 +107,8 @@ func (all Whole) Worst() *Glance {
 	return slices.MaxFunc(found, func(a, b *Glance) int { return a.severity() - b.severity() })
 }
 
-// Reason returns the reason for the state of the plugin. It comes from the part that determines the
-// state. If that part is ready, Reason returns the reason of the part with the worst state.
+// Reason returns the reason for the state of the plugin. If the plugin is ready although one of its
+// parts is not, Reason describes the part with the worst state.
 func (all Whole) Reason() string {
 	g := all.Worst()
 	if g.Status.State == Ready && g.View.Ready {

@@ -79,7 +79,7 @@ func (c *chaos) unmountEverything() {
 	points, err := filepath.Glob(filepath.Join(c.Dir, "at", "*"))
 	c.Must(err)
 	for _, dir := range points {
-		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) // Unmount fails where no mount is
+		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) // Unmount fails if nothing is mounted there
 	}
 }
 
