@@ -64,8 +64,12 @@ func (a *Agent) openState(ctx context.Context) error {
 // openEvents opens the event history in the data dir.
 func (a *Agent) openEvents() {
 	log := a.log.Named("event")
+	keep, err := a.c.KeepEvents()
+	if err != nil {
+		keep = 0 // the configuration has been validated; 0 means the default
+	}
 	a.events = event.Open(event.Options{
-		Dir:  filepath.Join(a.c.DataDir, "events"),
+		Dir: filepath.Join(a.c.DataDir, "events"), Keep: keep,
 		Told: func(e event.Event) { event.Tell(log, e) },
 		Warn: func(message string, err error) { log.Warn(message, "error", err) },
 	})

@@ -33,6 +33,7 @@ func (c *Config) check(file configFile) error {
 		{"log_level", c.checkLogLevel},
 		{"log_format", c.checkLogFormat},
 		{"stats_interval", func() error { _, err := c.SampleEvery(); return err }},
+		{"events_keep", func() error { _, err := c.KeepEvents(); return err }},
 		{"metrics_address", c.checkMetricsAddress},
 		{"docker_socket", c.checkDockerSocket},
 	} {
@@ -148,6 +149,25 @@ func (c *Config) SampleEvery() (time.Duration, error) {
 	d, err := time.ParseDuration(c.StatsInterval)
 	if err != nil || d != 0 && d < leastStatsInterval {
 		return 0, volume.Errorf(volume.ErrInvalid, "stats_interval %q is neither 0 nor a duration of at least %s, as 5m", c.StatsInterval, leastStatsInterval)
+	}
+	return d, nil
+}
+
+// mostEventDays is the maximum of events_keep, in days. The agent keeps one file of events or more
+// for each day.
+const mostEventDays = 90
+
+// KeepEvents returns the value of events_keep. It is from an hour to mostEventDays, in whole hours.
+func (c *Config) KeepEvents() (time.Duration, error) {
+	const most = mostEventDays * 24 * time.Hour
+	d, err := time.ParseDuration(c.EventsKeep)
+	if days, ok := strings.CutSuffix(c.EventsKeep, "d"); ok {
+		var n uint64
+		n, err = strconv.ParseUint(days, 10, 8) // 8 bits are enough for mostEventDays
+		d = time.Duration(n) * 24 * time.Hour
+	}
+	if err != nil || d < time.Hour || d > most || d%time.Hour != 0 {
+		return 0, volume.Errorf(volume.ErrInvalid, "events_keep %q is not a duration of whole hours or days from 1h to %dh, as 168h or 7d", c.EventsKeep, most/time.Hour)
 	}
 	return d, nil
 }

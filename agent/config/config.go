@@ -32,6 +32,9 @@ type Config struct {
 	// disables these requests.
 	StatsInterval string `mapstructure:"stats_interval"`
 
+	// EventsKeep is how long the agent keeps events in files, as a text such as "168h" or "7d".
+	EventsKeep string `mapstructure:"events_keep"`
+
 	// MetricsAddress is the host:port at which any client can read the metrics. If it is empty, the
 	// agent serves metrics only on its socket.
 	MetricsAddress string `mapstructure:"metrics_address"`
@@ -58,6 +61,7 @@ var settings = []setting{
 	{"log_level", "info", "log level: trace, debug, info, warn or error", true},
 	{"log_format", "text", "log format: text or json", true},
 	{"stats_interval", "5m", "interval at which plugins report on mounted volumes; 0 disables it", false},
+	{"events_keep", "168h", "how long the agent keeps events", false},
 	{"metrics_address", "", "host:port at which any client may read the metrics (default: only on the socket)", false},
 	{"docker_socket", "", "path of the socket for docker and podman; empty for none", false},
 }
@@ -76,7 +80,7 @@ func (c *Config) Describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
 		{"plugin_dir", c.PluginDir}, {"volumes_dir", c.VolumesDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
-		{"stats_interval", c.StatsInterval}, {"metrics_address", c.MetricsAddress}, {"docker_socket", c.DockerSocket},
+		{"stats_interval", c.StatsInterval}, {"events_keep", c.EventsKeep}, {"metrics_address", c.MetricsAddress}, {"docker_socket", c.DockerSocket},
 	} {
 		if _, err := fmt.Fprintf(w, "%s: %q\n", kv[0], kv[1]); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
@@ -38,7 +39,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := Config{
 		DataDir: "/var/lib/volagent", RuntimeDir: "/env", Socket: "/env/volagent.sock", SocketGroup: "root",
-		PluginDir: "/etc/volagent/plugins.d", VolumesDir: "/etc/volagent/volumes.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "5m",
+		PluginDir: "/etc/volagent/plugins.d", VolumesDir: "/etc/volagent/volumes.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "5m", EventsKeep: "168h",
 	}
 	if c != want {
 		t.Errorf("got  %+v\nwant %+v", c, want)
@@ -70,6 +71,15 @@ func TestBadConfig(t *testing.T) {
 		"no duration":      {"stats_interval: often\n", nil, `stats_interval "often" is neither 0 nor a duration of at least 10s`},
 		"too often":        {"stats_interval: 1s\n", nil, `stats_interval "1s"`},
 		"before now":       {"stats_interval: -1m\n", nil, `stats_interval "-1m"`},
+		"no period":        {"events_keep: always\n", nil, `c.yaml:1: events_keep "always" is not a duration of whole hours or days from 1h to 2160h, as 168h or 7d`},
+		"short period":     {"events_keep: 59m\n", nil, `events_keep "59m"`},
+		"no time":          {"events_keep: 0h\n", nil, `events_keep "0h"`},
+		"negative":         {"events_keep: -24h\n", nil, `events_keep "-24h"`},
+		"part of an hour":  {"events_keep: 90m\n", nil, `events_keep "90m"`},
+		"long period":      {"events_keep: 2161h\n", nil, `events_keep "2161h"`},
+		"many days":        {"events_keep: 91d\n", nil, `events_keep "91d"`},
+		"too many days":    {"events_keep: 300000000000d\n", nil, `events_keep "300000000000d"`},
+		"part of a day":    {"events_keep: 1.5d\n", nil, `events_keep "1.5d"`},
 		"no host":          {"metrics_address: ':9187'\n", nil, `metrics_address ":9187" has no host`},
 		"no port":          {"metrics_address: 127.0.0.1\n", nil, `metrics_address "127.0.0.1" is not host:port`},
 		"bare IPv6":        {"metrics_address: ::1:9187\n", nil, `metrics_address "::1:9187" is not host:port`},
@@ -120,7 +130,7 @@ func TestLongestRoots(t *testing.T) {
 // TestCheckConfigPrints checks that Load reads the output of check-config as the same
 // configuration.
 func TestCheckConfigPrints(t *testing.T) {
-	c, err := load(t, "node_id: \"a b\"\nmetrics_address: '[fe80::1%eth0]:9187'\n")
+	c, err := load(t, "node_id: \"a b\"\nmetrics_address: '[fe80::1%eth0]:9187'\nevents_keep: 30d\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,5 +150,32 @@ func TestMetricsAddresses(t *testing.T) {
 		if c, err := load(t, "metrics_address: '"+address+"'\n"); err != nil || c.MetricsAddress != address {
 			t.Errorf("%q: %v, %+v", address, err, c)
 		}
+	}
+}
+
+// TestEventsKept checks the values of events_keep that the agent accepts.
+func TestEventsKept(t *testing.T) {
+	for file, want := range map[string]time.Duration{
+		"# nothing\n":          7 * 24 * time.Hour,
+		"events_keep: 1h\n":    time.Hour,
+		"events_keep: 60m\n":   time.Hour,
+		"events_keep: 36h\n":   36 * time.Hour,
+		"events_keep: 1d\n":    24 * time.Hour,
+		"events_keep: 2160h\n": 90 * 24 * time.Hour,
+		"events_keep: 90d\n":   90 * 24 * time.Hour,
+	} {
+		c, err := load(t, file)
+		if err != nil {
+			t.Errorf("%q: %v", file, err)
+			continue
+		}
+		if got, err := c.KeepEvents(); err != nil || got != want {
+			t.Errorf("%q: %s, %v", file, got, err)
+		}
+	}
+
+	t.Setenv("VOLAGENT_EVENTS_KEEP", "48h")
+	if c, err := load(t, "events_keep: 24h\n"); err != nil || c.EventsKeep != "48h" {
+		t.Errorf("with a variable: %q, %v", c.EventsKeep, err)
 	}
 }

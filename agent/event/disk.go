@@ -16,9 +16,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// keepDays, maxTotal and parts limit the age, the number and the size of the files.
+// keepFor, maxTotal and parts limit the age, the number and the size of the files.
 const (
-	keepDays = 7
+	keepFor  = 7 * 24 * time.Hour
 	maxTotal = 64 << 20 // bytes of all files; the oldest files are deleted first
 	parts    = 8        // a file that exceeds maxTotal/parts is followed by another file for the same day
 )
@@ -30,8 +30,10 @@ var errSlow = errors.New("the disk is too slow")
 // of the last events in a power failure is acceptable. Only one goroutine uses it.
 type disk struct {
 	dir  string
-	max  int64    // maximum number of bytes in all files
-	f    *os.File // the current file; nil before the first event
+	keep time.Duration // how long to keep an event at least
+	max  int64         // maximum number of bytes in all files
+	from string        // the oldest day that the last prune kept
+	f    *os.File      // the current file; nil before the first event
 	name string
 	size int64
 	torn bool // the last write was incomplete
@@ -61,29 +63,25 @@ func (l line) event() Event {
 
 // openDisk creates the directory if necessary. It returns the number of the last event in the
 // directory.
-func openDisk(dir string, most int64, now time.Time) (*disk, uint64, error) {
+func openDisk(dir string, keep time.Duration, most int64, now time.Time) (d *disk, last uint64, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, 0, fmt.Errorf("cannot create the event directory: %w", err)
 	}
 
-	d := &disk{dir: dir, max: most}
-	if err := d.prune(now); err != nil {
-		return nil, 0, err
-	}
-
+	d = &disk{dir: dir, keep: keep, max: most}
 	names, err := files(dir)
 	if err != nil {
 		return nil, 0, err
 	}
 
 	for i := len(names) - 1; i >= 0; i-- {
-		last, err := lastSeq(filepath.Join(dir, names[i]))
-		if last > 0 || err != nil {
-			return d, last, err
+		if last, err = lastSeq(filepath.Join(dir, names[i])); last > 0 || err != nil {
+			break
 		}
 	}
 
-	return d, 0, nil
+	// The numbers continue even if all files are too old.
+	return d, last, errors.Join(err, d.prune(now))
 }
 
 // files returns the names of the event files in a directory, with the oldest first.
@@ -180,7 +178,9 @@ func (d *disk) write(evs []Event) error {
 	enc.SetEscapeHTML(false)
 
 	for _, e := range evs {
-		if day := e.Time.Format(time.DateOnly); d.f == nil || day > dayOf(d.name) || d.size+int64(buf.Len()) >= d.max/parts {
+		day := e.Time.Format(time.DateOnly)
+		another := d.f == nil || day > dayOf(d.name) || d.size+int64(buf.Len()) >= d.max/parts
+		if another || d.oldest(e.Time) > d.from { // or a day has become too old
 			if err := d.flush(&buf); err != nil {
 				return err
 			}
@@ -267,6 +267,11 @@ func (d *disk) next(day string, now time.Time) error {
 	return nil
 }
 
+// oldest returns the first day whose file may contain an event that is not too old.
+func (d *disk) oldest(now time.Time) string {
+	return now.UTC().Add(-d.keep).Format(time.DateOnly)
+}
+
 // prune deletes the files that are too old. If the total size is too large, it also deletes the
 // oldest files.
 func (d *disk) prune(now time.Time) error {
@@ -275,7 +280,7 @@ func (d *disk) prune(now time.Time) error {
 		return err
 	}
 
-	oldest := now.UTC().AddDate(0, 0, -keepDays).Format(time.DateOnly)
+	oldest := d.oldest(now)
 	var total int64
 	for i := len(names) - 1; i >= 0; i-- {
 		path := filepath.Join(d.dir, names[i])
@@ -292,6 +297,7 @@ func (d *disk) prune(now time.Time) error {
 		}
 	}
 
+	d.from = oldest
 	return nil
 }
 

@@ -2,6 +2,7 @@ package event_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -153,6 +154,52 @@ func TestSevenDays(t *testing.T) {
 		}
 		shut(t, l)
 	})
+}
+
+// TestKeep checks that the log keeps events as long as Keep says, and at most a day longer. It also
+// checks that the numbers continue when all events are too old.
+func TestKeep(t *testing.T) {
+	for _, keep := range []time.Duration{time.Hour, 30 * time.Hour, 90 * 24 * time.Hour} {
+		t.Run(keep.String(), func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				o := event.Options{Dir: dir, Keep: keep, Warn: func(msg string, err error) { t.Errorf("%s: %v", msg, err) }}
+				l := event.Open(o)
+				const hours = 100 * 24
+				for range hours {
+					l.Add(volume.Event{Type: "staged"})
+					time.Sleep(time.Hour)
+					synctest.Wait() // the writer has written the event, and has pruned
+				}
+				shut(t, l)
+				names, _ := files(t, dir)
+				raw, err := os.ReadFile(filepath.Join(dir, names[0]))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var oldest struct{ Time time.Time }
+				first, _, _ := strings.Cut(string(raw), "\n")
+				if err := json.Unmarshal([]byte(first), &oldest); err != nil {
+					t.Fatal(err)
+				}
+				if age := time.Since(oldest.Time); age < keep || age > keep+25*time.Hour {
+					t.Errorf("the oldest event is %s old", age)
+				}
+
+				time.Sleep(keep + 48*time.Hour)
+				l = event.Open(o)
+				if names, _ := files(t, dir); len(names) > 0 {
+					t.Errorf("files %q", names)
+				}
+				l.Add(volume.Event{Type: "staged"})
+				check := read(t, l, event.Filter{})
+				if len(check) != 1 || check[0].Seq != hours+1 {
+					t.Errorf("after a long stop: %+v", check)
+				}
+				shut(t, l)
+			})
+		})
+	}
 }
 
 // TestTotalIsBounded checks that the total size of the files is limited, and that the log deletes

@@ -1,5 +1,5 @@
 // Package event stores events. It keeps the last events in memory, for clients that follow them. It
-// keeps the events of seven days in files, for users who search the history. If a failure repeats,
+// keeps the events of some days in files, for users who search the history. If a failure repeats,
 // the package reports the first one at once, and the repetitions at ever longer intervals with a
 // count. A failure that repeats all day therefore fills neither the files nor the log of the agent.
 //
@@ -29,6 +29,9 @@ type Event struct {
 type Options struct {
 	// Dir is the directory of the files. Open creates it if it does not exist.
 	Dir string
+	// Keep is how long the files keep an event at least. Each file covers one day, so an event can
+	// stay a day longer. 0 means seven days.
+	Keep time.Duration
 	// MaxBytes is the maximum total size of the files. 0 means 64 MiB.
 	MaxBytes int64
 	// Told is called once for each event that the log stores. The call comes from the goroutine

@@ -59,7 +59,11 @@ func Open(o Options) *Log {
 		o.MaxBytes = maxTotal
 	}
 
-	d, last, err := openDisk(o.Dir, o.MaxBytes, time.Now())
+	if o.Keep <= 0 {
+		o.Keep = keepFor
+	}
+
+	d, last, err := openDisk(o.Dir, o.Keep, o.MaxBytes, time.Now())
 	if err != nil {
 		o.Warn("cannot open the event files; the agent keeps events only in memory", err)
 		close(l.over)

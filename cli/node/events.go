@@ -23,8 +23,8 @@ func NewEvents(a *command.App) *cobra.Command {
 	var o eventsOptions
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show the events of volumes and plugins",
-		Long: `Show the events of the last seven days, oldest first. A repeated event is shown once, with a
-count. With -o json, each line is one event.`,
+		Long: `Show the events that the agent keeps, oldest first: by default those of the last seven days. A
+repeated event is shown once, with a count. With -o json, each line is one event.`,
 		Example: `  volctl events --since 1h --volume data
   volctl events --type step-failed --type expand-failed
   volctl events -f -o json`,
