@@ -252,6 +252,19 @@ func LoseHold(r Record) (Record, []Event) {
 	return r, append(evs, events(was, r, Action{}, Outcome{})...)
 }
 
+// Unexplained returns a record for a hold of this host that no record explains. For example, the
+// state database was lost. The agent then takes the volume off this host and gives up the hold.
+// Every side is unknown, because nothing shows which of them the host has made. The parameter
+// attached is set if the volume was attached for the hold, to the node with the CSI node id nodeID.
+func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath string) Record {
+	r := Record{Volume: v}
+	r.Node = NodeSide{Hold: h, Staged: Unknown, StagingPath: stagingPath, Uses: Uses{Stage: true}}
+	if attached {
+		r.Node.Attached, r.Node.NodeID, r.Node.Uses.Attach = Unknown, nodeID, true
+	}
+	return r
+}
+
 // Idle reports whether the agent can forget the record of a shared volume. The definition remains
 // in the cluster, so the agent reads it again for the next claim.
 func (r Record) Idle() bool {
