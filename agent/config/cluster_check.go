@@ -100,29 +100,41 @@ func parseEndpoint(text string) (*url.URL, error) {
 	}
 
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+	if err != nil {
 		return bad("is not a URL with https or http")
 	}
-	if u.User != nil {
-		return bad("contains a user; the keys for this are user and password")
-	}
-	if u.Hostname() == "" {
-		return bad("has no host")
-	}
-	if address, err := netip.ParseAddr(u.Hostname()); !hostName.MatchString(u.Hostname()) && (err != nil || address.Zone() != "") {
-		return bad("has a host that is neither an IP address nor a name")
-	}
-	if port, err := strconv.ParseUint(u.Port(), 10, 16); err != nil || port == 0 {
-		return bad("has no port from 1 to 65535")
-	}
-	if plain := u.Scheme + "://" + u.Host; plain != text {
-		return bad("must be written as %q", plain)
-	}
 
-	return u, nil
+	port, err := strconv.ParseUint(u.Port(), 10, 16)
+	plain := u.Scheme + "://" + u.Host
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return bad("is not a URL with https or http")
+	case u.User != nil:
+		return bad("contains a user; the keys for this are user and password")
+	case u.Hostname() == "":
+		return bad("has no host")
+	case !isHost(u.Hostname()):
+		return bad("has a host that is neither an IP address nor a name")
+	case err != nil || port == 0:
+		return bad("has no port from 1 to 65535")
+	case plain != text:
+		return bad("must be written as %q", plain)
+	default:
+		return u, nil
+	}
 }
 
 var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+
+// isHost reports whether a text is the name of a host, or an IP address without a zone. A zone is
+// valid only on one host.
+func isHost(text string) bool {
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return hostName.MatchString(text)
+	}
+	return address.Zone() == ""
+}
 
 // hideUser returns a URL without its user and password, which may not appear in an error.
 func hideUser(text string) string {
@@ -143,7 +155,10 @@ func canonical(u *url.URL) string {
 
 func isLoopback(host string) bool {
 	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
+	if err != nil {
+		return host == "localhost"
+	}
+	return address.Unmap().IsLoopback()
 }
 
 // checkUser returns an error unless the agent identifies itself to etcd in at most one way.

@@ -98,7 +98,7 @@ func indent(section string) string {
 }
 
 // TestCluster checks that the section has the same meaning in the configuration file and in a file
-// of its own, and that check-config prints it in a form that Load reads as the same section.
+// of its own. Load must read the output of check-config as the same section.
 func TestCluster(t *testing.T) {
 	dir := newClusterDir(t)
 	section := strings.ReplaceAll(complete, "DIR", dir)

@@ -60,8 +60,8 @@ func rootOf(path string, raw []byte) (*yaml.Node, error) {
 }
 
 // parse reads a file's keys and values as plain text. It refuses unknown keys, repeated keys, and
-// values that are not scalars, except that of the key "cluster", which loadCluster reads. It returns an error for the first mistake, together with the valid
-// keys.
+// values that are not scalars. Only the key "cluster" may have any value, which loadCluster reads.
+// parse returns an error for the first mistake, together with the valid keys.
 func parse(path string, raw []byte) (configFile, error) {
 	file := configFile{path: path, values: map[string]any{}, lines: map[string]int{}}
 	root, err := rootOf(path, raw)
