@@ -157,7 +157,7 @@ func (a *Agent) reload() {
 
 	a.log.SetLevel(hclog.LevelFromString(c.LogLevel))
 	c.LogLevel = a.c.LogLevel
-	if c != a.c {
+	if !c.Equal(a.c) {
 		a.log.Warn("a change of the configuration other than log_level takes effect at the next start")
 	}
 	if err := a.plugins.Reload(); err != nil {
