@@ -198,6 +198,8 @@ func (p *planner) down() bool {
 	case p.freesEarly():
 		// The local part of a detach must not wait for the cluster's store.
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc, Early: true})
+	case p.keepsHold():
+		return p.wait(CauseCluster, "%s", p.o.Cluster.Away)
 	case n.Attached != Absent && p.o.Down:
 		return false // the agent calls ControllerUnpublishVolume after the next boot
 	case n.Attached != Absent && len(n.PendingCalls) > 0:
@@ -284,11 +286,12 @@ func (r Record) OnHost() bool {
 // FocusRecord returns the whole record and false.
 func FocusRecord(r Record, misplaced map[string]bool) (Record, bool) {
 	n := r.Node
+	held := !r.Volume.Shared || n.Hold.usable() && (n.Hold.Confirmed || n.Attached != Present)
 	staged := n.Staged == Present || n.Staged == Absent && !n.Uses.Stage
 	attached := n.Attached == Present || n.Attached == Absent && !n.Uses.Attach
 	expanding := r.Expanding() || r.Volume.Expansion.Node != 0 // the order of all claims matters for NodeExpandVolume
 	pending := len(n.Watches) > 0 || len(n.PendingCalls) > 0 || expanding || r.Leftover
-	if !staged || !attached || pending {
+	if !held || !staged || !attached || pending {
 		return r, false
 	}
 
