@@ -39,7 +39,7 @@ func controls(k call.Method) bool {
 // acquire gives this host the hold. A late transaction about an earlier state of the hold then has
 // no effect any more.
 func (w *world) acquire(token uint8) {
-	w.hold, w.token, w.confirmed = mine, token, false
+	w.hold, w.token, w.confirmed, w.takenOver = mine, token, false, false
 	w.late &^= lateStore
 }
 
@@ -76,7 +76,7 @@ func (w *world) store(a volume.Action, h how, token uint8) volume.Outcome {
 		w.acquire(token)
 	case a.Kind == volume.GiveUp:
 		w.giveUp()
-	case w.hold != mine:
+	case w.hold != mine || a.Kind == volume.Confirm && w.takenOver:
 		return volume.Outcome{Err: errHeld}
 	case a.Kind == volume.Confirm:
 		w.confirmed = true
@@ -96,7 +96,7 @@ func (w *world) refuse(a volume.Action) volume.Outcome {
 	case a.Kind == volume.Confirm && w.confirmed, a.Kind == volume.Acquire && w.hold == mine:
 		return volume.Outcome{Err: errAway}
 	case a.Kind == volume.Confirm:
-		w.attached = false
+		w.attached, w.takenOver = false, true
 	}
 	return volume.Outcome{Err: errHeld}
 }
@@ -123,7 +123,7 @@ func (w *world) brokenHold(v variant, r volume.Record, a volume.Action) string {
 	switch {
 	case (a.Kind == call.NodeStage || a.Kind == call.NodePublish) && v.attach && !w.confirmed:
 		return "mounted before the store shows the attachment"
-	case a.Kind == volume.Confirm && !w.attached:
+	case a.Kind == volume.Confirm && !w.attached && !w.takenOver:
 		return "confirmed without an attachment"
 	case a.Kind == volume.GiveUp && (w.mounted() || w.staged || w.unseen):
 		return "given up while something is mounted"
@@ -147,9 +147,10 @@ func forgottenHold(r volume.Record, w world) string {
 		return "the record forgot that the hold may still come"
 	}
 
-	for _, c := range r.Claims {
-		if c.Wanted && c.Published == volume.Present && r.Volume.Shared && w.hold != mine {
-			return fmt.Sprintf("the claim of %s is mounted, and this host has no hold", c.Alloc)
+	for i, alloc := range allocs {
+		mounted := w.target[i].id != 0 && r.Claims[alloc].Published == volume.Present
+		if r.Volume.Shared && mounted && r.Claims[alloc].Wanted && w.hold != mine {
+			return fmt.Sprintf("the claim of %s is mounted, and this host has no hold", alloc)
 		}
 	}
 
@@ -238,7 +239,7 @@ func (x *explorer) endsAlone(s state) string {
 			s = s.reap(true)
 			continue
 		case a.Kind == volume.Wait && s.parked != 0:
-			s.parked = 0
+			s.parked, s.w.unseen = 0, false
 			continue
 		case a.Kind == volume.Wait || a.Kind == volume.Settled:
 			if bad := restless(x.v, before, s); bad != "" {

@@ -479,7 +479,7 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 		bad = "asked again for what was refused of this mount"
 	case a.Kind == call.ControllerUnpublish && !s.proved:
 		bad = "detached without a proof"
-	case a.Kind == volume.EndWatch && s.w.late&^lateExpand != 0:
+	case a.Kind == volume.EndWatch && s.w.late&^(lateExpand|lateStore) != 0:
 		bad = "the watch ended before its deadline"
 	}
 	if bad != "" {

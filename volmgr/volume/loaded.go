@@ -77,6 +77,10 @@ func neverMounted(r Record) bool {
 // connected side has failed. It calls ControllerPublishVolume only if a claim has not left the
 // node.
 func guardedAttachment(r Record) Record {
+	if r.Node.Hold.Lost {
+		return r // the next holder is responsible for the attachment
+	}
+
 	n, active, detaching := r.Node, false, len(r.Claims) == 0 && !r.Node.Hold.Confirmed
 	for _, c := range r.Claims {
 		left := c.State == NodeDetached || c.State == ControllerDetached
@@ -132,7 +136,7 @@ func doubtful(r Record) Record {
 	switch {
 	case n.Attached == Present && (detaching || len(r.Claims) == 0 && !n.Hold.Confirmed):
 		n.Attached = Unknown
-	case n.Uses.Attach && len(r.Claims) > 0:
+	case n.Uses.Attach && len(r.Claims) > 0 && !n.Hold.Lost:
 		n.Attached = uncertain(n.Attached)
 	}
 

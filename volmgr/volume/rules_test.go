@@ -46,6 +46,7 @@ func unknown(v variant, r volume.Record, w world) string {
 	case w.late&lateStage != 0 && !watches(r, stagingPath):
 		return "nobody watches for the late effect of a stage"
 	}
+	verified := !v.shared || r.Node.Hold.State == volume.Present // another host may have detached the volume while this host was down
 	for i, alloc := range allocs {
 		c := r.Claims[alloc]
 		switch {
@@ -57,7 +58,7 @@ func unknown(v variant, r volume.Record, w world) string {
 			return fmt.Sprintf("nobody watches for the late effect of the publish for %s", alloc)
 		case w.bound[i].id != 0 && c.Bound == volume.Absent:
 			return fmt.Sprintf("the record forgot the bind of %s", alloc)
-		case v.attach && !w.attached && c.State == volume.Mounted && c.Wanted && c.Published == volume.Present:
+		case v.attach && verified && !w.attached && c.State == volume.Mounted && c.Wanted && c.Published == volume.Present:
 			return fmt.Sprintf("the claim of %s is mounted, and the storage is detached", alloc)
 		case c.State == volume.Mounted && c.Wanted && c.Mode.Access == "":
 			return fmt.Sprintf("the claim of %s lost its mode", alloc)

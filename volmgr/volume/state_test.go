@@ -169,7 +169,7 @@ func (s *state) future() (k key) {
 
 func (w *world) append(b []byte) []byte {
 	b = append(b, bits(w.grown, w.filled, w.attached, w.staged, w.told[0], w.told[1], w.unseen, w.owned), byte(w.late), byte(w.late>>8), byte(w.negated),
-		byte(w.hold)<<1|bits(w.confirmed), w.token)
+		byte(w.hold)<<2|bits(w.confirmed, w.takenOver), w.token)
 	for _, p := range []place{w.stage, w.target[0], w.target[1], w.bound[0]} {
 		b = append(b, p.id<<3|bits(p.dead, p.bare, p.stale))
 	}

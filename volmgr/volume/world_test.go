@@ -69,6 +69,7 @@ type world struct {
 	token    uint8   // identifies the hold of this host
 	// confirmed is set if the store shows the attachment of this host as made.
 	confirmed bool
+	takenOver bool // another host has taken over the last ControllerPublishVolume, and has detached the volume
 }
 
 // late is a set of calls that may still take effect.
@@ -112,7 +113,7 @@ func (w *world) mounted() bool {
 func (w *world) boot() {
 	*w = world{
 		late: w.late & (lateAttachments | lateStore), attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1,
-		hold: w.hold, token: w.token, confirmed: w.confirmed,
+		hold: w.hold, token: w.token, confirmed: w.confirmed, takenOver: w.takenOver,
 	}
 }
 
@@ -396,6 +397,9 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 	}
 	if v.shared && w.hold != mine && controls(a.Kind) {
 		return volume.Outcome{Err: errAway, Unsent: true} // the store refuses to announce the call
+	}
+	if a.Kind == call.ControllerPublish && h != unsent {
+		w.takenOver = false // the store shows a new call
 	}
 	if h == failLate {
 		w.late |= map[call.Method]late{
