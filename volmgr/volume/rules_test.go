@@ -46,7 +46,7 @@ func unknown(v variant, r volume.Record, w world) string {
 	case w.late&lateStage != 0 && !watches(r, stagingPath):
 		return "nobody watches for the late effect of a stage"
 	}
-	verified := !v.shared || r.Node.Hold.State == volume.Present // another host may have detached the volume while this host was down
+	verified := !v.shared || r.Node.Hold.State == volume.Present && r.Node.Attached == volume.Present // otherwise, another host may have detached the volume
 	for i, alloc := range allocs {
 		c := r.Claims[alloc]
 		switch {
