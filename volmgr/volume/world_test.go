@@ -264,7 +264,7 @@ func (w *world) observe(v variant, r volume.Record, up serving, o over, parked p
 	}
 	obs := volume.Observed{
 		Plugin: up.view(v), Cluster: volume.Cluster{Away: away},
-		Boot:   w.bootID(), Staging: sight(w.stage), Parked: parked.keys(),
+		Boot: w.bootID(), Staging: sight(w.stage), Parked: parked.keys(),
 		WatchOver: o&mountsOver != 0, AttachmentOver: o&attachmentsOver != 0,
 		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
 	}
