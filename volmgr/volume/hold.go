@@ -164,6 +164,7 @@ func applyHold(r Record, a Action, out Outcome) Record {
 	case GiveUp:
 		if out.Err == nil {
 			r.Node.Hold = Hold{}
+			r = clearUndone(r)
 		}
 	}
 
