@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -82,6 +83,7 @@ func (w *worker) runTurn() (more, news bool) {
 			}
 		}
 
+		w.forgetIdle(a, r)
 		return false, true
 	}
 
@@ -231,9 +233,32 @@ func (w *worker) addState(obs *volume.Observed, r volume.Record) {
 		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("its driver is now %s, but the volume belongs to %s", d, r.Volume.Driver))
 	}
 
+	if r.Volume.Shared {
+		w.addCluster(obs, r)
+	}
+
 	w.e.watched(obs, r, now)
 	if _, ok := w.q.suspects.until(r.Key(), w.q.o.Plugins, now); ok {
 		obs.AtWork = atWork
+	}
+}
+
+// addCluster adds the state of the cluster to an observation of a shared volume.
+func (w *worker) addCluster(obs *volume.Observed, r volume.Record) {
+	if w.q.o.Cluster == nil {
+		obs.Halt = cmp.Or(obs.Halt, fmt.Sprintf("volume %q is shared by the hosts of a cluster, and the configuration of this host has no section cluster", r.Volume.ID))
+		return
+	}
+	obs.Cluster = w.q.o.Cluster(r)
+}
+
+// forgetIdle deletes the record of a shared volume that this host no longer uses.
+func (w *worker) forgetIdle(a volume.Action, r volume.Record) {
+	if a.Kind != volume.Settled || !r.Idle() || w.q.o.Idle == nil {
+		return
+	}
+	if err := w.q.o.Idle(w.q.ctx, r); err != nil {
+		w.q.o.Log.Warn("cannot forget the record of a shared volume that this host no longer uses", "volume", w.id, "error", err)
 	}
 }
 

@@ -59,6 +59,10 @@ type Action struct {
 	// Size is the size that an expansion must reach, in bytes.
 	Size int64
 
+	// Early is set on a Free that ends the last claim although the volume is still attached or held.
+	// The cluster's store is not reachable, so the agent does the rest later.
+	Early bool
+
 	// Reason explains a Wait to people. Cause is the class of this reason.
 	Reason string
 	Cause  Cause
@@ -79,6 +83,7 @@ const (
 	CauseExpand   Cause = "expand"  // the volume must be expanded first
 	CauseOwner    Cause = "owner"   // the owner of a claim has ended, and the agent will detach the claim
 	CauseDown     Cause = "down"    // this host is going down, and the volume is already unmounted
+	CauseCluster  Cause = "cluster" // the cluster's store is not reachable, or this host is not registered
 	CauseInvalid  Cause = "invalid" // the record contains a state that this release does not know
 )
 
@@ -102,7 +107,9 @@ func (a Action) Forward() bool {
 }
 
 // Wanted reports whether the step makes or completes a mount for a wanted claim.
-func (a Action) Wanted() bool { return a.Forward() || a.Kind == Own }
+func (a Action) Wanted() bool {
+	return a.Forward() || a.Kind == Own || a.Kind == Acquire || a.Kind == Confirm
+}
 
 // Outcome is the result of a step. The zero value means success without further data.
 type Outcome struct {
@@ -131,6 +138,10 @@ type Outcome struct {
 
 	// ReadOnly is set if ControllerPublishVolume connected the volume read-only.
 	ReadOnly bool
+
+	// Token identifies the hold after an Acquire, and Since is the time at which the host got it.
+	Token Token
+	Since time.Time
 
 	// Unseen is a mount that the step unmounted lazily. Processes may still use it.
 	Unseen *Unseen
@@ -162,8 +173,9 @@ type Observed struct {
 	Down bool
 
 	// Boot is the boot id of the host.
-	Boot   string
-	Plugin plugin.View
+	Boot    string
+	Plugin  plugin.View
+	Cluster Cluster
 
 	// Leftover describes the pending calls of a forced deregister of the same storage. It is empty
 	// if there are no such calls.
@@ -257,6 +269,11 @@ type Attempt struct {
 // failing reports whether the step has a failure that a person should see.
 func (at *Attempt) failing() bool {
 	return at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter)
+}
+
+// heldElsewhere reports whether the volume waits for another host that holds it.
+func (at *Attempt) heldElsewhere() bool {
+	return at != nil && at.Err != nil && at.Err.Code == CodeHeld
 }
 
 // unusable reports whether the plugin failed to make the volume usable.

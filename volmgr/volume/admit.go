@@ -36,6 +36,10 @@ type Request struct {
 	// Owners reports which owners have ended. If it is nil, all owners count as alive.
 	Owners Owners
 
+	// Operation names the acquisition of a hold, if the claim needs one. The name must be unique in
+	// the cluster.
+	Operation string
+
 	// Draining is set while the host is being drained. Admit then refuses every new claim.
 	Draining bool
 
@@ -100,6 +104,9 @@ func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) 
 	if err := checkOwnDir(seen, req); err != nil {
 		return r, err
 	}
+	if err := fitsHold(seen, req, mode); err != nil {
+		return r, err
+	}
 	if len(r.Claims) == 0 {
 		r = beginFirstClaim(r, req, mode, p)
 	}
@@ -124,10 +131,14 @@ func beginFirstClaim(r Record, req Request, mode *Mode, p plugin.Info) Record {
 	}
 
 	r.Node.Uses = r.Node.Uses.with(p)
+	r = beginHold(r, req, mode)
 	switch r.Node.Attached {
 	case Absent:
 		r.Node.NodeID = p.NodeID
-	case Present: // an earlier claim was detached without the plugin, and left the volume connected
+	case Present:
+		if r.Node.Hold.Confirmed {
+			break // the attachment remained because the cluster's store was not reachable
+		} // an earlier claim was detached without the plugin, and left the volume connected
 		r.Node.Attached, r.Node.Proven = Unknown, false
 	}
 

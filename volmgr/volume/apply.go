@@ -31,6 +31,8 @@ func apply(r Record, a Action, out Outcome) Record {
 		return applyPublish(r, a, out)
 	case Bind, Unbind:
 		return applyBind(r, a, out)
+	case Acquire, Confirm, GiveUp:
+		return applyHold(r, a, out)
 	case Own:
 		return applyOwn(r, a, out)
 	case Unmount:
@@ -75,7 +77,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 			n.NodeID = a.NodeID
 		}
 	case call.ControllerPublish:
-		n.Attached, n.Proven = after(out), false
+		n.Attached, n.Proven, n.Hold.Confirmed = after(out), false, false
 		n.NodeID = a.NodeID
 		n.AttachedReadOnly = out.ReadOnly
 		n.PublishContext = out.PublishContext
@@ -83,7 +85,9 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 			r = r.watching(lateAttach)
 		}
 	case call.ControllerUnpublish:
-		n.Attached, n.Proven = undone(n.Attached, out), false
+		// A shared volume needs the proof again when the host gives up its hold.
+		n.Attached, n.Proven = undone(n.Attached, out), r.Volume.Shared && n.Proven && out.Err == nil
+		n.Hold.Confirmed = false
 		switch {
 		case out.Err != nil && out.Err.Uncertain():
 			// Although the plugin has answered, its storage system may still be working on the
@@ -298,7 +302,9 @@ func applyFree(r Record, a Action) Record {
 	if !ok || c.Wanted || c.Published != Absent || c.Bound != Absent {
 		return r
 	}
-	if len(r.Claims) == 1 && (r.Node.Staged != Absent || r.Node.Attached != Absent && c.Without == WithPlugin) {
+	remains := r.Node.Attached != Absent || r.Node.held()
+	mayRemain := c.Without != WithPlugin || a.Early
+	if len(r.Claims) == 1 && (r.Node.Staged != Absent || remains && !mayRemain) {
 		return r
 	}
 	return clearUndone(r.without(a.Alloc))
@@ -333,6 +339,7 @@ const (
 // of the following changes, because the next steps depend on them:
 //
 //   - the intent to use another side
+//   - a new or confirmed hold, because the agent attaches or mounts the volume next
 //   - the proof that no process on this host still uses a device
 //   - a failure or change of a wanted side, because the agent undoes the side and makes it again
 //
@@ -344,6 +351,9 @@ const (
 func Urgency(before, now Record) Saving {
 	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
 		return SaveFirst
+	}
+	if is, was := now.Node.Hold, before.Node.Hold; is.State != was.State && is.State == Present || is.Confirmed && !was.Confirmed {
+		return SaveFirst // the next agent must know under which hold it has mounted the volume
 	}
 	if now.Volume.Expansion != before.Volume.Expansion {
 		return SaveFirst // users see the expansion, and the next claim may use the expanded volume

@@ -141,6 +141,9 @@ const namedHolders = 3
 // Error implements error. The message contains the code only if the code comes from the plugin.
 func (e *CallError) Error() string {
 	words := e.Step + ": "
+	if e.Code == CodeHeld {
+		return e.Message
+	}
 	if e.Code != CodeHost && e.Code != CodeUnverified {
 		words += e.Code + ": "
 	}

@@ -60,6 +60,13 @@ const (
 	EventWarning         EventType = "warning"
 )
 
+// The hold of this host on a shared volume changed.
+const (
+	EventHoldAcquired EventType = "hold-acquired"
+	EventHoldGivenUp  EventType = "hold-given-up"
+	EventHoldLost     EventType = "hold-lost"
+)
+
 // A command for a volume succeeded or failed, or the agent changed the record itself.
 const (
 	EventCreated         EventType = "created"
@@ -123,6 +130,7 @@ func (t EventType) Check() error {
 		EventUnpublished, EventBound, EventUnbound, EventOwned, EventUnmounted, EventExpanded,
 		EventNodeExpanded, EventExpandFailed, EventStepFailed, EventStepInterrupted,
 		EventWarning,
+		EventHoldAcquired, EventHoldGivenUp, EventHoldLost,
 		EventCreated, EventCreateFailed, EventRegistered, EventUpdated, EventDeleted,
 		EventDeleteFailed, EventDeregistered, EventModified, EventModifyFailed,
 		EventExpandBegun, EventExpandWithdrawn, EventRestored, EventVolumeAdopted,
@@ -180,6 +188,10 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add(EventExpanded, "", "the storage has %s", Size(now.Volume.Capacity))
 		case call.NodeExpand:
 			add(EventNodeExpanded, "", "expanded to %s at %s", Size(a.Size), a.Path)
+		case Acquire:
+			add(EventHoldAcquired, "", "this host holds the volume in mode %s", now.Node.Hold.Access)
+		case GiveUp:
+			add(EventHoldGivenUp, "", "this host has given up the volume")
 		case Bind:
 			add(EventBound, a.Alloc, "bound at %s", a.Path)
 		case Own:

@@ -56,6 +56,9 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e = e.expansion(r)
 	a := Next(r, o)
 	switch {
+	case at.heldElsewhere():
+		e.Summary = "waiting for another host"
+		e.Notes = append(e.Notes, at.Err.Message)
 	case at.failing() && at.expands() && (e.State == StateMounted || e.State == StateDegraded):
 		e.State, e.Summary = StateDegraded, "degraded: it cannot be expanded to "+Size(at.Action.Size)
 		e.Fix = o.Plugin.LogRemedy(r.Volume.PluginID)
@@ -81,6 +84,9 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Summary += ", plugin unavailable"
 		e.Notes = append(e.Notes, a.Reason)
 		e.Fix, e.Else = o.Plugin.Remedy(r.Volume.PluginID), wayOut(r, "")
+	case a.Cause == CauseCluster:
+		e.Summary += ", cluster not reachable"
+		e.Notes = append(e.Notes, a.Reason)
 	case a.Cause == CauseHalted:
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
 	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // the check of a mount has not finished, but the mount may be healthy
@@ -140,6 +146,8 @@ func standing(r Record, o Observed) (State, string) {
 		return StateDetaching, "taken off this host, which is going down"
 	case len(claims) == 0 && r.Node.Attached != Absent:
 		return StateDetaching, "detaching, pending calls (" + pendingCallKinds(r) + ")"
+	case len(claims) == 0 && r.Node.held():
+		return StateDetaching, "detaching, the hold is given up next"
 	case len(claims) == 0 && len(r.Node.PendingCalls) > 0:
 		return StateFree, "free, pending calls (" + pendingCallKinds(r) + ")"
 	case len(wanted) == 0 && r.Held():

@@ -94,6 +94,34 @@ func VolumeComponent(id string) string { return component(id, maxVolumeComponent
 // shorter than that of VolumeComponent, so that a private target is not longer than other targets.
 func PrivateComponent(id string) string { return component(id, maxPrivateVolume) }
 
+// KeyComponent returns the component of a key in the cluster's store for an id. It escapes the id
+// like the path components, but never shortens it. ParseKeyComponent is the inverse function.
+func KeyComponent(id string) string { return component(id, 3*len(id)) }
+
+// ParseKeyComponent returns the id in a component that KeyComponent returned. For any other text,
+// ok is false.
+func ParseKeyComponent(s string) (id string, ok bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '~' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+2 >= len(s) {
+			return "", false
+		}
+
+		raw, err := hex.DecodeString(s[i+1 : i+3])
+		if err != nil {
+			return "", false
+		}
+		b.WriteByte(raw[0])
+		i += 2
+	}
+
+	return b.String(), KeyComponent(b.String()) == s
+}
+
 // TargetDirs returns the directories that the agent makes for a target, with the innermost
 // directory first. These are PrivateDir, if the target is private, and the directory of the alloc.
 func TargetDirs(target string) []string {

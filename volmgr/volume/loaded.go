@@ -39,6 +39,7 @@ func (s Stop) Boot() bool { return s == Rebooted || s == Shut }
 // makes the pending calls first, so no call was made for the new record yet.
 func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 	was := r
+	r.Node.Hold = loadedHold(r, after)
 	switch {
 	case after == Stopped:
 		return r, false
@@ -56,7 +57,7 @@ func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 	}
 
 	n := r.Node
-	return r, n.Staged != was.Node.Staged || n.Attached != was.Node.Attached || len(n.Unseen) != len(was.Node.Unseen) ||
+	return r, n.Hold != was.Node.Hold || n.Staged != was.Node.Staged || n.Attached != was.Node.Attached || len(n.Unseen) != len(was.Node.Unseen) ||
 		!slices.Equal(n.Watches, was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
 }
 
@@ -228,6 +229,6 @@ func NextBoot(r Record) Record {
 	r = r.unwatched(onHost)
 	n := r.Node
 	r.Claims = nil
-	r.Node = NodeSide{Watches: n.Watches, Uses: n.Uses, Attached: n.Attached, NodeID: n.NodeID, PublishContext: n.PublishContext, AttachedReadOnly: n.AttachedReadOnly, StagingPath: n.StagingPath}
+	r.Node = NodeSide{Hold: n.Hold, Watches: n.Watches, Uses: n.Uses, Attached: n.Attached, NodeID: n.NodeID, PublishContext: n.PublishContext, AttachedReadOnly: n.AttachedReadOnly, StagingPath: n.StagingPath}
 	return clearUndone(r)
 }

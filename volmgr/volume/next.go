@@ -195,6 +195,9 @@ func (p *planner) down() bool {
 		// A forced detach must not wait for the plugin, so ControllerUnpublishVolume becomes a
 		// pending call.
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
+	case p.freesEarly():
+		// The local part of a detach must not wait for the cluster's store.
+		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc, Early: true})
 	case n.Attached != Absent && p.o.Down:
 		return false // the agent calls ControllerUnpublishVolume after the next boot
 	case n.Attached != Absent && len(n.PendingCalls) > 0:
@@ -203,6 +206,8 @@ func (p *planner) down() bool {
 		return p.wait(CauseWatch, "a call of unknown outcome may still attach or mount the volume; %s waits for that", call.ControllerUnpublish)
 	case n.Attached != Absent:
 		return p.detach()
+	case n.held():
+		return p.holdDown()
 	case len(p.claims) == 1:
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
 	default:

@@ -24,6 +24,8 @@ func (p *planner) try(a Action) bool {
 		return p.wait(CauseLeftover, "%s", p.o.Leftover)
 	case p.o.Parked[a.Key()]:
 		return p.wait(CauseBackoff, "%s failed and is not due yet", a.Kind)
+	case p.o.Cluster.Away != "" && p.r.clustered(a):
+		return p.wait(CauseCluster, "%s", p.o.Cluster.Away)
 	case a.RPC() && !p.o.Plugin.ReadyFor(a.Kind):
 		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, a.Kind))
 	}

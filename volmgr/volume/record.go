@@ -135,6 +135,8 @@ type NodeSide struct {
 	// absent.
 	Uses Uses `json:"uses,omitzero"`
 
+	Hold Hold `json:"hold,omitzero"` // only for a shared volume
+
 	Attached         Side              `json:"attached,omitempty"` // state of ControllerPublishVolume
 	NodeID           string            `json:"node_id,omitempty"`  // node id in the ControllerPublishVolume call
 	PublishContext   map[string]string `json:"publish_context,omitempty"`
@@ -246,10 +248,11 @@ func (r Record) Unsettled() bool {
 	return v.Provision != Provisioned || len(v.Modifying) > 0 || v.Expansion.Want > 0 || v.Expansion.nodeWants() || len(r.Node.Watches) > 0
 }
 
-// left reports whether the record has any side, claim or pending call. Unlike Held, it ignores
+// left reports whether the record has any side, claim, hold or pending call. Unlike Held, it ignores
 // watches.
 func (r Record) left() bool {
-	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.PendingCalls) > 0
+	n := r.Node
+	return len(r.Claims) > 0 || n.Attached != Absent || n.Staged != Absent || len(n.PendingCalls) > 0 || n.held()
 }
 
 // PlaceKind is the reason why a record may have a mount at a place.
@@ -389,6 +392,8 @@ func (r Record) Check() error {
 	unless((r.Node.Mode != nil) == (len(r.Claims) > 0), "it has %d claims, and a mode is in force: %t", len(r.Claims), r.Node.Mode != nil)
 	unless(r.Node.Mount == nil || r.Node.Staged != Absent, "it has a staged mount and is not staged")
 	unless(r.Node.Staged == Absent || r.Node.StagingPath != "", "it is staged nowhere")
+	unless(r.Volume.Shared || r.Node.Hold == (Hold{}), "it has a hold and is not shared")
+	unless(!r.Node.held() || r.Node.Hold.Operation != "", "its hold has no operation")
 	e := r.Volume.Expansion
 	unless(e.Want >= 0 && e.Node >= 0 && (!e.Offline || e.Want > 0), "its expansion makes no sense: %+v", e)
 	unless(!e.Offline || r.Node.Attached == Absent && r.Node.Staged == Absent, "it is on this host, and is expanded only while it is not")
@@ -439,6 +444,8 @@ func unknownState(r Record) string {
 	switch n := r.Node; {
 	case !n.Attached.Valid():
 		return bad("attached", n.Attached)
+	case !n.Hold.State.Valid():
+		return bad("hold", n.Hold.State)
 	case !n.Staged.Valid():
 		return bad("staged", n.Staged)
 	default:

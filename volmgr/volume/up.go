@@ -29,7 +29,7 @@ func (p upPlanner) up() bool {
 		}
 	}
 
-	for _, decide := range []func() (chosen, ok bool){p.stagingUp, p.nodeExpand} {
+	for _, decide := range []func() (chosen, ok bool){p.holdUp, p.stagingUp, p.nodeExpand} {
 		if done, ok := decide(); !ok {
 			return done
 		}
@@ -88,6 +88,13 @@ func (p upPlanner) stagingUp() (chosen, ok bool) {
 		return p.wait(CauseWatch, "a ControllerUnpublishVolume of unknown outcome may still detach the volume"), false
 	case caps.Attach && n.Attached != Present:
 		return p.try(Action{Kind: call.ControllerPublish, NodeID: n.NodeID}), false
+	}
+
+	if chosen, ok := p.confirmUp(); !ok {
+		return chosen, false
+	}
+
+	switch {
 	case caps.Stage && p.undoing(n.StagingPath):
 		return p.waitForUnstage(), false
 	case caps.Stage:

@@ -45,6 +45,10 @@ type Volume struct {
 	// of these parameters has either its value in Mutable or its value here.
 	Modifying map[string]string `json:"modifying,omitempty"`
 
+	// Shared is set if the hosts of a cluster share the volume. The cluster's store then has the
+	// definition, and a host uses the volume only while it has a hold.
+	Shared bool `json:"shared,omitempty"`
+
 	// Created is set if this agent created the volume. It is not set for a registered volume.
 	Created bool `json:"created,omitempty"`
 

@@ -1,0 +1,97 @@
+package shared
+
+import (
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+)
+
+// AnnouncedCall describes a controller call before it is made.
+type AnnouncedCall struct {
+	Asker
+	Operation string // of the hold, or of the intent that the call serves
+	Call      call.Method
+	Target    string // the host whose attachment the call changes; empty for other calls
+	NodeID    string
+	Now       time.Time
+}
+
+// value returns the stored form of the call.
+func (c AnnouncedCall) value() Call {
+	return Call{
+		Executor: c.Node, Incarnation: c.Incarnation, Operation: c.Operation, Call: c.Call, Target: c.Target, NodeID: c.NodeID, Since: c.Now,
+	}
+}
+
+// BeginAttachmentCall returns the transaction that announces a ControllerPublishVolume or
+// ControllerUnpublishVolume under a hold of the host. The agent makes the call only after this
+// transaction, because etcd alone says whether the host still has the hold. An earlier call of the
+// same host is replaced: the record on the host already waits for its late effects.
+func (s Situation) BeginAttachmentCall(c AnnouncedCall) (Txn, error) {
+	if err := s.checkHold(c.Asker, c.Operation); err != nil {
+		return Txn{}, err
+	}
+	if err := s.checkNoOtherCall(c); err != nil {
+		return Txn{}, err
+	}
+
+	hold := s.Hold.Value
+	hold.NodeID, hold.Attachment = c.NodeID, Attaching
+	if c.Call == call.ControllerUnpublish {
+		hold.Attachment = Detaching
+	}
+
+	return s.txn(c.Asker, []Compare{Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}, s.Hold.Put(hold), s.Call.Put(c.value())), nil
+}
+
+// checkNoOtherCall returns an error if another host has a call in flight for the volume.
+func (s Situation) checkNoOtherCall(c AnnouncedCall) error {
+	if !s.Call.Exists() || s.mine(c.Asker) {
+		return nil
+	}
+
+	other := s.Call.Value
+	return held("host %q is calling %s for volume %q since %s", other.Executor, other.Call, s.id, ago(other.Since, c.Now))
+}
+
+// EndAttachmentCall returns the transaction that ends an announced call that has failed with an
+// answer. The state of the attachment is then unknown, and the volume is free for the calls of other
+// hosts. An empty transaction means that nothing is left to do.
+func (s Situation) EndAttachmentCall(who Asker, operation string) (Txn, error) {
+	if err := s.checkHold(who, operation); err != nil {
+		return Txn{}, err
+	}
+	if !s.mine(who) {
+		return Txn{}, nil
+	}
+
+	hold := s.Hold.Value
+	hold.Attachment = Unclear
+	return s.txn(who, []Compare{Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}, s.Hold.Put(hold), Delete(s.Call.Key)), nil
+}
+
+// BeginStorageCall returns the transaction that announces a call that creates, expands or deletes
+// the storage of a volume.
+func (s Situation) BeginStorageCall(c AnnouncedCall) (Txn, error) {
+	if err := s.checkWrite(c.Asker); err != nil {
+		return Txn{}, err
+	}
+	if err := s.checkNoOtherCall(c); err != nil {
+		return Txn{}, err
+	}
+
+	return s.txn(c.Asker, []Compare{Unchanged(s.Volume.KV), Unchanged(s.Call.KV)}, s.Call.Put(c.value())), nil
+}
+
+// EndStorageCall returns the transaction that ends such a call. The operations in then are part of
+// the transaction. An empty transaction means that the call has already ended.
+func (s Situation) EndStorageCall(who Asker, operation string, then ...Op) (Txn, error) {
+	if err := s.checkWrite(who); err != nil {
+		return Txn{}, err
+	}
+	if !s.mine(who) || s.Call.Value.Operation != operation {
+		return Txn{}, nil
+	}
+
+	return s.txn(who, []Compare{Unchanged(s.Volume.KV), Unchanged(s.Call.KV)}, append(then, Delete(s.Call.Key))...), nil
+}

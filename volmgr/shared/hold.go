@@ -1,0 +1,202 @@
+package shared
+
+import (
+	"slices"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Ask describes a hold that a host wants.
+type Ask struct {
+	Asker
+	Operation string // unique name of the acquisition
+	Access    call.AccessMode
+	Reader    bool
+
+	// Attach is set if the volume needs ControllerPublishVolume. NodeID is the CSI node id for it.
+	Attach bool
+	NodeID string
+
+	Now time.Time
+}
+
+// Granted returns the token of the hold that the operation of the request has already got.
+func (s Situation) Granted(a Ask) (token volume.Token, ok bool) {
+	if !s.Hold.Exists() || s.Hold.Value.Operation != a.Operation {
+		return volume.Token{}, false
+	}
+	return volume.Token{Epoch: s.Meta.Value.Epoch, Revision: s.Hold.Create}, true
+}
+
+// Admit returns the transaction that gives a host a hold on the volume. If the volume needs
+// ControllerPublishVolume, the same transaction announces this call. The token of the hold is the
+// revision of the transaction.
+//
+// Admit returns a volume.CallError with the code CodeHeld if the host must wait for another host,
+// and a volume.Error if waiting is useless.
+func (s Situation) Admit(a Ask) (Txn, error) {
+	if err := s.checkAdmission(a); err != nil {
+		return Txn{}, err
+	}
+
+	compares := []Compare{Unchanged(s.Volume.KV), Unchanged(s.Use.KV), Absent(s.Hold.Key), Absent(s.Call.Key)}
+	hold := Hold{Access: a.Access, Reader: a.Reader, Operation: a.Operation, Incarnation: a.Incarnation, NodeID: a.NodeID, Since: a.Now}
+	if a.Attach {
+		hold.Attachment = Attaching
+	}
+
+	then := []Op{s.Hold.Put(hold)}
+	if a.Attach {
+		then = append(then, s.Call.Put(Call{
+			Executor: a.Node, Incarnation: a.Incarnation, Operation: a.Operation,
+			Call: call.ControllerPublish, Target: a.Node, NodeID: a.NodeID, Since: a.Now,
+		}))
+	}
+
+	use := s.Use.Value
+	if holds(a.Access, a.Reader) {
+		use.Holder, use.Since = a.Node, a.Now
+	} else {
+		then = append(then, Put(UserKey(s.id, a.Node), Entry[User]{}.Encode(User{Since: a.Now})))
+	}
+
+	// A further user changes nothing in the key use, so hosts that come at the same time do not
+	// disturb each other.
+	if use.Access = a.Access; use != s.Use.Value {
+		use.Generation++
+		then = append(then, s.Use.Put(use))
+	}
+
+	return s.txn(a.Asker, compares, then...), nil
+}
+
+// checkAdmission returns an error if the host cannot get the hold now.
+func (s Situation) checkAdmission(a Ask) error {
+	if err := s.checkWrite(a.Asker); err != nil {
+		return err
+	}
+
+	use, id := s.Use.Value, s.id
+	writer := single(a.Access) || !a.Reader && a.Access != call.MultiNodeReaderOnly
+	switch def := s.Volume.Value; {
+	case !s.Volume.Exists() || !s.Use.Exists():
+		return volume.Errorf(volume.ErrNotFound, "the cluster has no volume %q (any more)", id).WithHint("volctl volume list")
+	case def.Deleting || def.Volume.Provision == volume.Deleting:
+		return volume.Errorf(volume.ErrRefused, "volume %q is being deleted", id).WithRemedy(remedy.Of(remedy.ShowVolume, id))
+	case def.Volume.Provision != volume.Provisioned:
+		return volume.Errorf(volume.ErrRefused, "volume %q is not ready to be claimed: %s did not end", id, def.Volume.Provision).
+			WithRemedy(remedy.Of(remedy.ShowVolume, id))
+	case s.Node.Value.State == NodeDraining:
+		return volume.Errorf(volume.ErrRefused, "cannot claim volume %q: this host is draining", id).WithRemedy(remedy.Of(remedy.Undrain))
+	case s.Meta.Value.Suspended != "" && writer:
+		return held("the cluster admits no writer until a person has looked: %s. When all hosts are back or proven off: volctl cluster resume", s.Meta.Value.Suspended)
+	case s.Hold.Exists():
+		return held("an earlier hold of this host on volume %q is being given up", id)
+	case s.Call.Exists():
+		c := s.Call.Value
+		return held("host %q is calling %s for volume %q since %s", c.Executor, c.Call, id, ago(c.Since, a.Now))
+	case use.Access != "" && use.Access != a.Access:
+		return held("volume %q is used in mode %s by %s; mode %s must wait until it is free", id, use.Access, s.user(a), a.Access)
+	case use.Holder != "" && holds(a.Access, a.Reader):
+		return held("volume %q is held by host %q in mode %s since %s", id, use.Holder, use.Access, ago(use.Since, a.Now))
+	default:
+		return nil
+	}
+}
+
+// user names one host that uses the volume, for a message.
+func (s Situation) user(a Ask) string {
+	if use := s.Use.Value; use.Holder != "" {
+		return "host " + use.Holder + " since " + ago(use.Since, a.Now)
+	}
+	for _, u := range s.Users {
+		if node, ok := LastID(u.Key); ok {
+			return "host " + node + " since " + ago(u.Value.Since, a.Now)
+		}
+	}
+	return "another host"
+}
+
+// Confirm returns the transaction that records the attachment and ends the announced call. The agent
+// mounts the volume only after this transaction. It returns an error if the host has lost its hold,
+// or if the call was taken over.
+func (s Situation) Confirm(who Asker, operation string) (Txn, error) {
+	if err := s.checkHold(who, operation); err != nil {
+		return Txn{}, err
+	}
+
+	hold := s.Hold.Value
+	if !s.Call.Exists() && hold.Attachment == Attached {
+		return Txn{}, nil // an earlier transaction with a lost answer has done it
+	}
+	if !s.mine(who) {
+		return Txn{}, held("the call that attached volume %q to this host was taken over; it is attached again", s.id)
+	}
+
+	hold.Attachment = Attached
+	return s.txn(who, []Compare{Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}, s.Hold.Put(hold), Delete(s.Call.Key)), nil
+}
+
+// checkHold returns an error if the host cannot write, or has lost its hold. An error for a lost
+// hold wraps ErrHoldLost.
+func (s Situation) checkHold(who Asker, operation string) error {
+	if err := s.checkWrite(who); err != nil {
+		return err
+	}
+	if !s.Hold.Exists() || s.Hold.Value.Operation != operation {
+		return ErrHoldLost
+	}
+	return nil
+}
+
+// ErrHoldLost means that the cluster does not show the hold of the host. Another host may use the
+// volume.
+var ErrHoldLost = volume.Errorf(volume.ErrRefused, "this host has lost its hold on the volume")
+
+// GiveUp returns the transaction that ends the hold of a host with the given operation. If the
+// cluster shows no such hold, the transaction prevents that a late transaction still makes it. An
+// empty transaction means that nothing is left to do. The caller must have the proof of unmount.
+func (s Situation) GiveUp(who Asker, operation string, now time.Time) (Txn, error) {
+	if err := s.checkWrite(who); err != nil {
+		return Txn{}, err
+	}
+	if s.Call.Exists() && !s.mine(who) && s.Call.Value.Target == who.Node {
+		c := s.Call.Value
+		return Txn{}, held("host %q is calling %s for volume %q since %s", c.Executor, c.Call, s.id, ago(c.Since, now))
+	}
+
+	compares := []Compare{Unchanged(s.Use.KV), Unchanged(s.Hold.KV)}
+	var then []Op
+	if s.mine(who) && s.Call.Value.Target == who.Node {
+		compares, then = append(compares, Unchanged(s.Call.KV)), append(then, Delete(s.Call.Key))
+	}
+
+	use := s.Use.Value
+	if !s.Hold.Exists() || s.Hold.Value.Operation != operation {
+		if !s.Use.Exists() {
+			return Txn{}, nil // the volume is gone, and an admission compares its definition
+		}
+
+		use.Generation++
+		return s.txn(who, compares, append(then, s.Use.Put(use))...), nil
+	}
+
+	then = append(then, Delete(s.Hold.Key), Delete(UserKey(s.id, who.Node)))
+	if use.Holder == who.Node {
+		use.Holder, use.Since = "", time.Time{}
+	}
+
+	others, still := s.othersUse(who.Node)
+	if !others && use.Holder == "" {
+		use.Access = ""
+	}
+	if use != s.Use.Value {
+		use.Generation++
+		then = append(then, s.Use.Put(use))
+	}
+
+	return s.txn(who, slices.Concat(compares, still), then...), nil
+}

@@ -1,0 +1,141 @@
+// Package shared is the domain of the volumes that the hosts of a cluster share. It defines the keys
+// and values in the cluster's store, and decides which transaction changes them. Every decision is a
+// function of the keys that one read has returned, and has no effect. Package agent/hold carries the
+// decisions out.
+//
+// These are the keys. Each id is escaped by volume.KeyComponent:
+//
+//	meta                       schema, id and epoch of the cluster
+//	nodes/<node>               identity and state of a host; every write of the host compares it
+//	nodeinfo/<node>            the plugins of a host
+//	live/<node>                shows that a host is alive; deleted with its lease
+//	volumes/<volume>           the definition of a volume
+//	external/<driver>/<hash>   the one volume that uses a storage volume
+//	use/<volume>               the mode in force, and the holder in single-node modes
+//	users/<volume>/<node>      one host that uses a volume in a mode for several hosts
+//	holds/<node>/<volume>      the right of a host to use a volume
+//	calls/<volume>             the controller call in flight for a volume
+//	tasks/<node>/<volume>      a controller call that another host asks a host to make
+//	status/<node>              what people see of a host
+//
+// A key under use, users, holds or calls grants a right, and has no lease. Only a transaction of the
+// host that has the right, or a recorded proof, deletes it.
+package shared
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// MetaKey is the key of Meta.
+const MetaKey = "meta"
+
+// These are the first components of the other keys.
+const (
+	nodesPrefix    = "nodes/"
+	infosPrefix    = "nodeinfo/"
+	livesPrefix    = "live/"
+	volumesPrefix  = "volumes/"
+	externalPrefix = "external/"
+	usesPrefix     = "use/"
+	usersPrefix    = "users/"
+	holdsPrefix    = "holds/"
+	callsPrefix    = "calls/"
+	tasksPrefix    = "tasks/"
+	statusPrefix   = "status/"
+)
+
+// NodeKey returns the key of a host.
+func NodeKey(node string) string { return nodesPrefix + volume.KeyComponent(node) }
+
+// Nodes returns the span of all hosts.
+func Nodes() Span { return Prefix(nodesPrefix) }
+
+// NodeInfoKey returns the key of a host's plugins.
+func NodeInfoKey(node string) string { return infosPrefix + volume.KeyComponent(node) }
+
+// NodeInfos returns the span of all hosts' plugins.
+func NodeInfos() Span { return Prefix(infosPrefix) }
+
+// LiveKey returns the key that shows that a host is alive.
+func LiveKey(node string) string { return livesPrefix + volume.KeyComponent(node) }
+
+// Lives returns the span of all live hosts.
+func Lives() Span { return Prefix(livesPrefix) }
+
+// VolumeKey returns the key of a volume's definition.
+func VolumeKey(id string) string { return volumesPrefix + volume.KeyComponent(id) }
+
+// Volumes returns the span of all definitions.
+func Volumes() Span { return Prefix(volumesPrefix) }
+
+// ExternalKey returns the key of a storage volume. The external id may have any length and any
+// bytes, so the key contains its hash.
+func ExternalKey(driver, external string) string {
+	sum := sha256.Sum256([]byte(external))
+	return externalPrefix + volume.KeyComponent(driver) + "/" + hex.EncodeToString(sum[:])
+}
+
+// UseKey returns the key of the mode in force of a volume.
+func UseKey(id string) string { return usesPrefix + volume.KeyComponent(id) }
+
+// UserKey returns the key of one user of a volume.
+func UserKey(id, node string) string {
+	return usersPrefix + volume.KeyComponent(id) + "/" + volume.KeyComponent(node)
+}
+
+// Users returns the span of all users of a volume.
+func Users(id string) Span { return Prefix(usersPrefix + volume.KeyComponent(id) + "/") }
+
+// HoldKey returns the key of a host's hold on a volume.
+func HoldKey(node, id string) string {
+	return holdsPrefix + volume.KeyComponent(node) + "/" + volume.KeyComponent(id)
+}
+
+// HoldsOf returns the span of all holds of a host.
+func HoldsOf(node string) Span { return Prefix(holdsPrefix + volume.KeyComponent(node) + "/") }
+
+// Holds returns the span of all holds.
+func Holds() Span { return Prefix(holdsPrefix) }
+
+// CallKey returns the key of the controller call in flight for a volume.
+func CallKey(id string) string { return callsPrefix + volume.KeyComponent(id) }
+
+// Calls returns the span of all controller calls in flight.
+func Calls() Span { return Prefix(callsPrefix) }
+
+// TaskKey returns the key of a task about a volume for a host.
+func TaskKey(node, id string) string {
+	return tasksPrefix + volume.KeyComponent(node) + "/" + volume.KeyComponent(id)
+}
+
+// TasksOf returns the span of all tasks for a host.
+func TasksOf(node string) Span { return Prefix(tasksPrefix + volume.KeyComponent(node) + "/") }
+
+// StatusKey returns the key of a host's status.
+func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }
+
+// Statuses returns the span of the status of all hosts.
+func Statuses() Span { return Prefix(statusPrefix) }
+
+// LastID returns the id in the last component of a key. For a key that no function of this package
+// returned, ok is false.
+func LastID(key string) (id string, ok bool) {
+	return volume.ParseKeyComponent(key[strings.LastIndexByte(key, '/')+1:])
+}
+
+// HoldIDs returns the host and the volume in the key of a hold or of a task. For any other key, ok
+// is false.
+func HoldIDs(key string) (node, id string, ok bool) {
+	parts := strings.Split(key, "/")
+	if len(parts) != 3 {
+		return "", "", false
+	}
+
+	node, okNode := volume.ParseKeyComponent(parts[1])
+	id, okID := volume.ParseKeyComponent(parts[2])
+	return node, id, okNode && okID
+}

@@ -1,0 +1,227 @@
+package shared
+
+import (
+	"slices"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Self is a host as its agent knows it, before it registers.
+type Self struct {
+	Node    string
+	Boot    string
+	Machine Machine
+
+	// Member is what the agent has stored. Registration is the id of the registration that it is
+	// about to make.
+	Member       Membership
+	Registration string
+
+	Lease Lease
+	Now   time.Time
+}
+
+// Membership is what a host stores about its cluster, in its own state database.
+type Membership struct {
+	ClusterID string `json:"cluster_id"` // empty for a host that was never registered
+	Epoch     int64  `json:"epoch"`
+
+	// Incarnation is that of the last registration whose answer has arrived.
+	Incarnation uint64 `json:"incarnation"`
+
+	// Registrations are the ids of the last registrations, newest last. The agent stores an id before
+	// it sends the transaction, so that it recognises a registration whose answer was lost.
+	Registrations []string `json:"registrations,omitempty"`
+
+	// Revision is the greatest revision of the store that the host has seen. A smaller one shows
+	// that the store was restored.
+	Revision int64 `json:"revision,omitempty"`
+}
+
+// keptRegistrations limits the ids in Membership.Registrations. Each crash during a registration
+// adds one.
+const keptRegistrations = 8
+
+// Intends returns the membership with one more registration id.
+func (m Membership) Intends(registration string) Membership {
+	m.Registrations = append(slices.Clone(m.Registrations), registration)
+	if extra := len(m.Registrations) - keptRegistrations; extra > 0 {
+		m.Registrations = m.Registrations[extra:]
+	}
+	return m
+}
+
+// knows reports whether the host has made a registration with this id.
+func (m Membership) knows(registration string) bool {
+	return slices.Contains(m.Registrations, registration)
+}
+
+// Arrival contains the keys that decide about a registration.
+type Arrival struct {
+	Meta Entry[Meta]
+	Node Entry[Node]
+	Live Entry[Live]
+}
+
+// ArrivalReads returns the operations that read an Arrival.
+func ArrivalReads(node string) []Op {
+	return []Op{Get(MetaKey), Get(NodeKey(node)), Get(LiveKey(node))}
+}
+
+// ParseArrival decodes the results of the operations from ArrivalReads.
+func ParseArrival(node string, reads [][]KV) (Arrival, error) {
+	var a Arrival
+	if len(reads) != len(ArrivalReads(node)) {
+		return a, volume.Errorf(volume.ErrInvalid, "etcd has answered %d reads of host %q", len(reads), node)
+	}
+
+	var errs []error
+	a.Meta = entry[Meta](MetaKey, reads[0], &errs)
+	a.Node = entry[Node](NodeKey(node), reads[1], &errs)
+	a.Live = entry[Live](LiveKey(node), reads[2], &errs)
+	for _, err := range errs {
+		if err != nil {
+			return a, err
+		}
+	}
+
+	return a, nil
+}
+
+// Admission is the decision about a registration.
+type Admission struct {
+	Txn         Txn
+	Incarnation uint64 // the incarnation after the registration
+
+	// Forgotten is set if the host's own state is older than the cluster's, as after a return to a
+	// snapshot of a virtual machine. The claims that the host remembers are then lost.
+	Forgotten bool
+}
+
+// Registered returns the incarnation of a registration that was already made, but whose answer was
+// lost.
+func (a Arrival) Registered(s Self) (incarnation uint64, ok bool) {
+	n := a.Node.Value
+	if a.Node.Exists() && n.Registration == s.Registration && a.Live.Exists() && a.Live.Value.Registration == s.Registration {
+		return n.Incarnation, true
+	}
+	return 0, false
+}
+
+// Register returns the transaction that registers a host and raises its incarnation. It refuses a
+// host whose name another machine uses, and a cluster other than the one that the host knows.
+func (a Arrival) Register(s Self) (Admission, error) {
+	if err := a.checkCluster(s); err != nil {
+		return Admission{}, err
+	}
+	if err := a.checkNode(s); err != nil {
+		return Admission{}, err
+	}
+
+	had := a.Node.Value
+	n := Node{Incarnation: max(had.Incarnation, s.Member.Incarnation) + 1, Registration: s.Registration, Boot: s.Boot, Machine: s.Machine, State: NodeReady, Since: s.Now}
+	if had.State == NodeDraining {
+		n.State, n.Since = had.State, had.Since
+	}
+
+	// The agent may have registered, and died before the answer. It then knows the id.
+	forgotten := had.Incarnation > s.Member.Incarnation && !s.Member.knows(had.Registration)
+	return Admission{
+		Incarnation: n.Incarnation, Forgotten: forgotten,
+		Txn: Txn{
+			If: []Compare{Unchanged(a.Meta.KV), Unchanged(a.Node.KV), Unchanged(a.Live.KV)},
+			Then: []Op{
+				a.Node.Put(n),
+				PutLeased(LiveKey(s.Node), a.Live.Encode(Live{Incarnation: n.Incarnation, Registration: s.Registration}), s.Lease),
+			},
+			Else: ArrivalReads(s.Node),
+		},
+	}, nil
+}
+
+// checkCluster refuses a cluster that is not the one that the host knows, or that this release
+// cannot write to.
+func (a Arrival) checkCluster(s Self) error {
+	m, had := a.Meta.Value, s.Member
+	switch {
+	case !a.Meta.Exists() && had.ClusterID != "":
+		return volume.Errorf(volume.ErrRefused, "etcd has no data of the cluster %s, to which this host belongs", had.ClusterID).
+			WithHint("are cluster.endpoints and cluster.prefix right? If etcd was restored from an older backup: volctl cluster restored")
+	case !a.Meta.Exists():
+		return volume.Errorf(volume.ErrRefused, "etcd has no data of a cluster yet")
+	case m.Schema > Schema:
+		return volume.Errorf(volume.ErrRefused, "the cluster was upgraded to schema %d, and this release knows schema %d", m.Schema, Schema).
+			WithHint("install the newer release of volagent on this host")
+	case had.ClusterID != "" && had.ClusterID != m.ClusterID:
+		return volume.Errorf(volume.ErrRefused, "etcd has the data of cluster %s, and this host belongs to cluster %s", m.ClusterID, had.ClusterID).
+			WithHint("set cluster.endpoints and cluster.prefix to those of the host's own cluster")
+	case m.Epoch < had.Epoch:
+		return volume.Errorf(volume.ErrRefused, "etcd has gone back: its epoch is %d, and this host has seen %d", m.Epoch, had.Epoch).
+			WithHint("tell the cluster that etcd was restored: volctl cluster restored")
+	default:
+		return nil
+	}
+}
+
+// checkNode refuses a host whose name belongs to another machine, to another agent that is alive, or
+// to a host that is being fenced.
+func (a Arrival) checkNode(s Self) error {
+	n, alive, had := a.Node.Value, a.Live.Value, s.Member
+	sameEpoch := a.Meta.Value.Epoch == had.Epoch
+	switch {
+	case a.Live.Exists() && alive.Registration != s.Registration && !had.knows(alive.Registration):
+		return volume.Errorf(volume.ErrRefused, "another agent is registered as host %q, and is alive", s.Node).
+			WithHint("two hosts need two names: set node_id on one of them. After a crash of this host, wait until its lease has ended")
+	case !a.Node.Exists() && had.Incarnation > 0 && sameEpoch:
+		return volume.Errorf(volume.ErrRefused, "the cluster does not know host %q, which has registered %d times", s.Node, had.Incarnation).
+			WithHint("was the host removed? To add it as a new one, detach its shared volumes and remove <data-dir>/cluster. If etcd was restored: volctl cluster restored")
+	case a.Node.Exists() && n.Incarnation < had.Incarnation && sameEpoch:
+		return volume.Errorf(volume.ErrRefused, "etcd has gone back: it shows incarnation %d of host %q, and this host has had %d", n.Incarnation, s.Node, had.Incarnation).
+			WithHint("tell the cluster that etcd was restored: volctl cluster restored")
+	case a.Node.Exists() && n.Machine.Differs(s.Machine) != "":
+		return volume.Errorf(volume.ErrRefused, "host %q was registered by another machine: its %s differs", s.Node, n.Machine.Differs(s.Machine)).
+			WithRemedy(remedy.Of(remedy.ReplaceNode, s.Node))
+	case n.State == NodeFencing || n.State == NodeFenced:
+		return volume.Errorf(volume.ErrRefused, "host %q is being fenced; its volumes are taken over by other hosts", s.Node)
+	default:
+		return nil
+	}
+}
+
+// Found returns the transaction that writes the first key of a new cluster.
+func Found(clusterID string) Txn {
+	m := Meta{Schema: Schema, ClusterID: clusterID, Epoch: 1}
+	return Txn{If: []Compare{Absent(MetaKey)}, Then: []Op{Put(MetaKey, Entry[Meta]{}.Encode(m))}, Else: []Op{Get(MetaKey)}}
+}
+
+// Leave returns the transaction by which a host says that its agent was stopped in order. The host
+// is expected back until the given time.
+func (a Arrival) Leave(who Asker, now, until time.Time) (Txn, error) {
+	if err := CheckRegistered(a.Meta, a.Node, who); err != nil {
+		return Txn{}, err
+	}
+
+	n := a.Node.Value
+	if n.State == NodeReady {
+		n.State, n.Since, n.Until = NodeAway, now, until
+	}
+
+	return Txn{
+		If:   []Compare{Unchanged(a.Node.KV)},
+		Then: []Op{a.Node.Put(n), Delete(LiveKey(who.Node))},
+		Else: ArrivalReads(who.Node),
+	}, nil
+}
+
+// SetState returns the transaction that drains a host or ends its drain.
+func (a Arrival) SetState(who Asker, state NodeState, now time.Time) (Txn, error) {
+	if err := CheckRegistered(a.Meta, a.Node, who); err != nil {
+		return Txn{}, err
+	}
+
+	n := a.Node.Value
+	n.State, n.Since = state, now
+	return Txn{If: []Compare{Unchanged(a.Node.KV)}, Then: []Op{a.Node.Put(n)}, Else: ArrivalReads(who.Node)}, nil
+}

@@ -1,0 +1,240 @@
+package shared
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Schema is the version of the keys and values that this release reads and writes. A cluster with a
+// newer schema is only read.
+const Schema = 1
+
+// Meta describes the cluster.
+type Meta struct {
+	Schema    int    `json:"schema"`
+	ClusterID string `json:"cluster_id"`
+
+	// Epoch becomes greater when the store is restored from a backup. EpochTail is random, so that
+	// two restores of one backup differ.
+	Epoch     int64  `json:"epoch"`
+	EpochTail string `json:"epoch_tail,omitempty"`
+
+	// Suspended says why no single-writer volume can be admitted, after a restore. It is empty in
+	// normal operation, and volctl cluster resume clears it.
+	Suspended string `json:"suspended,omitempty"`
+}
+
+// NodeState is the state of a host in the cluster.
+type NodeState string
+
+// These are the states of a host.
+const (
+	NodeReady    NodeState = "ready"
+	NodeDraining NodeState = "draining" // the host gets no further holds
+	NodeAway     NodeState = "away"     // the agent was stopped in order and is expected back
+	NodeFencing  NodeState = "fencing"  // another host takes over the volumes of this host
+	NodeFenced   NodeState = "fenced"   // proof that this host cannot write is recorded
+)
+
+// Machine identifies the hardware and the installation of a host. An empty field is not compared.
+type Machine struct {
+	ID  string `json:"id,omitempty"`  // /etc/machine-id
+	DMI string `json:"dmi,omitempty"` // the product UUID of the firmware
+}
+
+// Differs names the first field in which both machines have different values.
+func (m Machine) Differs(o Machine) string {
+	switch {
+	case m.ID != "" && o.ID != "" && m.ID != o.ID:
+		return "machine id"
+	case m.DMI != "" && o.DMI != "" && m.DMI != o.DMI:
+		return "DMI product UUID"
+	default:
+		return ""
+	}
+}
+
+// Node is one host of the cluster. Every write of the host compares the revision of its node key.
+type Node struct {
+	// Incarnation counts the registrations of the host. Each start of an agent raises it.
+	Incarnation uint64 `json:"incarnation"`
+
+	// Registration is the random id of the last registration. A host stores the id before it
+	// registers, and so recognises a registration whose answer was lost.
+	Registration string `json:"registration"`
+
+	Boot    string    `json:"boot"`
+	Machine Machine   `json:"machine,omitzero"`
+	State   NodeState `json:"state"`
+
+	// Since is the time of the last change of State. Until is the end of the state NodeAway.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+}
+
+// NodeInfo describes the plugins of a host.
+type NodeInfo struct {
+	Version string                `json:"version"`
+	Schema  int                   `json:"schema"` // the newest schema that the host's agent supports
+	Plugins map[string]NodePlugin `json:"plugins,omitempty"`
+}
+
+// NodePlugin describes one plugin of a host.
+type NodePlugin struct {
+	Driver     string            `json:"driver"`
+	Version    string            `json:"version,omitempty"`
+	NodeID     string            `json:"node_id,omitempty"` // the CSI node id
+	Topology   map[string]string `json:"topology,omitempty"`
+	MaxVolumes int64             `json:"max_volumes,omitempty"`
+	Controller bool              `json:"controller,omitempty"` // a controller of the plugin runs on the host
+}
+
+// Live shows that a host is alive. Its key has the host's lease.
+type Live struct {
+	Incarnation  uint64 `json:"incarnation"`
+	Registration string `json:"registration"`
+}
+
+// Definition is a shared volume.
+type Definition struct {
+	Volume volume.Volume `json:"volume"`
+
+	// Deleting is set while the storage of the volume is deleted. No host gets a hold then.
+	Deleting bool `json:"deleting,omitempty"`
+}
+
+// Use is the mode in which hosts use a volume. Its key exists as long as the volume.
+type Use struct {
+	Access call.AccessMode `json:"access,omitempty"` // empty while no host uses the volume
+
+	// Holder is the one host that may use the volume in a single-node mode, or that may write in
+	// the mode multi-node-single-writer.
+	Holder string    `json:"holder,omitempty"`
+	Since  time.Time `json:"since,omitzero"` // when Holder got its hold, by its own clock
+
+	// Generation increases with each change. A host that abandons an admission raises it, so that
+	// a late transaction of the same admission fails.
+	Generation uint64 `json:"generation"`
+}
+
+// User is a host that uses a volume beside others.
+type User struct {
+	Since time.Time `json:"since"`
+}
+
+// Attachment is the state of the attachment in a hold.
+type Attachment string
+
+// These are the states of an attachment. The zero value means that the volume needs none.
+const (
+	Attaching Attachment = "attaching"
+	Attached  Attachment = "attached"
+	Detaching Attachment = "detaching"
+	Unclear   Attachment = "unknown"
+)
+
+// Hold is the right of a host to use a volume. The revision in which its key was created is the
+// token of the hold.
+type Hold struct {
+	Access      call.AccessMode `json:"access"`
+	Reader      bool            `json:"reader,omitempty"`
+	Operation   string          `json:"operation"`
+	Incarnation uint64          `json:"incarnation"` // of the host when it got the hold
+	Attachment  Attachment      `json:"attachment,omitempty"`
+	NodeID      string          `json:"node_id,omitempty"` // the CSI node id of the attachment
+	Since       time.Time       `json:"since"`
+}
+
+// Call is a controller call for a volume that is in flight, or may be.
+type Call struct {
+	Executor    string      `json:"executor"`
+	Incarnation uint64      `json:"incarnation"`
+	Operation   string      `json:"operation"`
+	Call        call.Method `json:"call"`
+	Target      string      `json:"target,omitempty"`  // the host whose attachment the call changes
+	NodeID      string      `json:"node_id,omitempty"` // the CSI node id of that host
+	Since       time.Time   `json:"since"`
+}
+
+// Entry is one key with its decoded value.
+type Entry[T any] struct {
+	KV
+	Value T
+
+	// others holds the fields of the value that this release does not know.
+	others map[string]json.RawMessage
+}
+
+// Exists reports whether the key exists.
+func (e Entry[T]) Exists() bool { return e.Mod > 0 }
+
+// changed returns the key after a change. A key that existed keeps the revision of its creation.
+func (e Entry[T]) changed(kv KV) []KV {
+	if e.Exists() && kv.Mod > 0 {
+		kv.Create = e.Create
+	}
+	return []KV{kv}
+}
+
+// Encode returns the stored form of a new value for the key. It keeps the fields of the earlier
+// value that this release does not know, because a newer release may need them.
+func (e Entry[T]) Encode(v T) []byte {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // the values of this package can always be encoded
+	}
+	if len(e.others) == 0 {
+		return raw
+	}
+
+	fields := map[string]json.RawMessage{}
+	_ = json.Unmarshal(raw, &fields) // it is an object, because it was just encoded from a struct
+	for name, other := range e.others {
+		if _, ok := fields[name]; !ok {
+			fields[name] = other
+		}
+	}
+
+	raw, _ = json.Marshal(fields)
+	return raw
+}
+
+// Put returns the operation that sets the key to a new value.
+func (e Entry[T]) Put(v T) Op { return Put(e.Key, e.Encode(v)) }
+
+// Decode returns the entry of a key. It fails if the value is not what a release of this program
+// writes, for example because the prefix belongs to other data.
+func Decode[T any](kv KV) (Entry[T], error) {
+	e := Entry[T]{KV: kv}
+	if kv.Mod == 0 {
+		return e, nil
+	}
+
+	if err := json.Unmarshal(kv.Value, &e.Value); err != nil {
+		return e, volume.Errorf(volume.ErrRefused, "the value of key %q in etcd is not one of volagent: %v", kv.Key, err).
+			WithHint("does the prefix belong to other data? See cluster.prefix")
+	}
+
+	_ = json.Unmarshal(kv.Value, &e.others) // the value is an object, because it was just decoded to a struct
+	maps.DeleteFunc(e.others, func(name string, _ json.RawMessage) bool { return knows[T](name) })
+	return e, nil
+}
+
+// knows reports whether the struct T has a field with the given name in JSON.
+func knows[T any](name string) bool {
+	t := reflect.TypeFor[T]()
+	for i := range t.NumField() {
+		tag, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if tag == name {
+			return true
+		}
+	}
+
+	return false
+}

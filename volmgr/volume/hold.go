@@ -1,0 +1,273 @@
+package volume
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+)
+
+// These steps change the hold of this host on a shared volume. They are transactions in the
+// cluster's store.
+const (
+	Acquire call.Method = "acquire-hold" // get the hold, or verify it after a crash or a reboot
+	Confirm call.Method = "confirm-hold" // record the attachment, before the first mount
+	GiveUp  call.Method = "give-up-hold" // delete the hold, after a proof of unmount
+)
+
+// CodeHeld is the code of a CallError for an Acquire that another host prevents. The agent retries
+// when that host changes its hold.
+const CodeHeld = "Held"
+
+// Token identifies one hold of a volume. Each later hold of the same volume has a greater token.
+type Token struct {
+	Epoch    int64 `json:"epoch,omitempty"`    // epoch of the cluster, which a restore raises
+	Revision int64 `json:"revision,omitempty"` // revision in which the hold was created
+}
+
+// Before reports whether the token is older than another one.
+func (t Token) Before(o Token) bool {
+	return t.Epoch < o.Epoch || t.Epoch == o.Epoch && t.Revision < o.Revision
+}
+
+// Hold is the right of this host to use a shared volume. It is the first side that the agent makes
+// for a shared volume, and the last one that it undoes. The other sides may exist only while the
+// hold is Present.
+//
+//	(absent) ──Acquire──► present ──ControllerPublish──► ──Confirm──► confirmed ──► NodeStage …
+//	    ▲        │ error, crash                                            │ last release
+//	    │        ▼                                                         ▼
+//	    │     unknown ──Acquire──► present               ControllerUnpublish, proof of unmount
+//	    └──────────┴───────────────────── GiveUp ◄─────────────────────────┘
+//
+// After a reboot, the state is unknown until an Acquire has verified the hold.
+type Hold struct {
+	State Side `json:"state,omitempty"`
+
+	// Operation names the acquisition. The agent stores the name before the first Acquire, and
+	// repeats it after a crash or a lost answer. The store can therefore tell a repetition from a
+	// second acquisition.
+	Operation string `json:"operation,omitempty"`
+
+	Token  Token           `json:"token,omitzero"`
+	Access call.AccessMode `json:"access,omitempty"`
+	Reader bool            `json:"reader,omitempty"` // this host only reads; other hosts may write
+	Since  time.Time       `json:"since,omitzero"`
+
+	// Confirmed is set if the store shows the attachment as made. The agent mounts the volume only
+	// after that. A volume without ControllerPublishVolume needs no confirmation.
+	Confirmed bool `json:"confirmed,omitempty"`
+
+	// Lost is set if the store no longer shows the hold. Another host may use the volume, so the
+	// agent only undoes the mounts on this host. It makes no controller call.
+	Lost bool `json:"lost,omitempty"`
+}
+
+// Cluster is the state of the cluster, as this host sees it.
+type Cluster struct {
+	// Away says why this host can change nothing in the cluster now. It is empty if the host is
+	// registered and the store answers.
+	Away string
+
+	// TrustLocal is set if a shared volume that permits only multi-node modes may be mounted after
+	// a reboot without a look at the store.
+	TrustLocal bool
+}
+
+// clustered reports whether a step needs the cluster's store.
+func (r Record) clustered(a Action) bool {
+	if !r.Volume.Shared || r.Node.Hold.Lost {
+		return false
+	}
+
+	switch a.Kind {
+	case Acquire, Confirm, GiveUp, call.ControllerPublish, call.ControllerUnpublish:
+		return true
+	default:
+		return false
+	}
+}
+
+// usable reports whether the agent may make further sides under the hold.
+func (h Hold) usable() bool { return h.State == Present && !h.Lost }
+
+// holdUp chooses the step that makes the hold ready for the next side. The result ok reports that
+// no step is necessary.
+func (p upPlanner) holdUp() (chosen, ok bool) {
+	if !p.r.Volume.Shared {
+		return false, true
+	}
+
+	h := p.r.Node.Hold
+	switch {
+	case h.Lost:
+		return false, false // the mounts are undone first
+	case h.usable():
+		return false, true
+	default:
+		return p.try(Action{Kind: Acquire}), false
+	}
+}
+
+// confirmUp chooses the step that records the attachment in the store. The result ok reports that
+// no step is necessary.
+func (p upPlanner) confirmUp() (chosen, ok bool) {
+	if n := p.r.Node; !p.r.Volume.Shared || n.Attached != Present || n.Hold.Confirmed {
+		return false, true
+	}
+	return p.try(Action{Kind: Confirm}), false
+}
+
+// holdDown chooses the step that gives up the hold. It requires that no other side is left. The
+// proof of unmount must be at most as old as the last mount.
+func (p *planner) holdDown() bool {
+	n := p.r.Node
+	switch {
+	case n.Hold.Lost:
+		return p.try(Action{Kind: GiveUp})
+	case len(n.PendingCalls) > 0:
+		return false // the planner has already noted why the pending calls must wait
+	case p.expects(func(w Watch) bool { return w != lateDetach }):
+		return p.wait(CauseWatch, "a call of unknown outcome may still attach or mount the volume; the host keeps its hold until then")
+	case !n.Proven && n.Hold.State == Present:
+		return p.try(Action{Kind: Prove})
+	default:
+		return p.try(Action{Kind: GiveUp})
+	}
+}
+
+// freesEarly reports whether the last claim ends before the hold, because the cluster's store is
+// not reachable. The hold and the attachment are then given up later.
+func (p *planner) freesEarly() bool {
+	return p.r.Volume.Shared && p.o.Cluster.Away != "" && len(p.claims) == 1
+}
+
+// held reports whether the record has a hold, or may have one.
+func (n NodeSide) held() bool { return n.Hold.State != Absent }
+
+func applyHold(r Record, a Action, out Outcome) Record {
+	h := &r.Node.Hold
+	switch a.Kind {
+	case Acquire:
+		switch {
+		case out.Err == nil:
+			h.State, h.Token, h.Confirmed = Present, out.Token, false
+			h.Since = out.Since
+		case out.Err.Answered:
+			h.State = Absent // the store has refused the hold, and shows none of this operation
+		default:
+			h.State = Failed
+		}
+	case Confirm:
+		h.Confirmed = out.Err == nil
+	case GiveUp:
+		if out.Err == nil {
+			r.Node.Hold = Hold{}
+		}
+	}
+
+	return r
+}
+
+// loadedHold returns the hold in the form in which the agent must use it after a start.
+func loadedHold(r Record, after Stop) Hold {
+	h := r.Node.Hold
+	switch {
+	case h.Operation == "" || after == Stopped:
+		return h
+	case after.Boot():
+		h.State, h.Confirmed = Unknown, false
+	case h.State == Absent:
+		h.State = Unknown
+	}
+
+	return h
+}
+
+// beginHold returns the record of a shared volume with the intent to acquire a hold. The parameter
+// operation must be unique in the cluster.
+func beginHold(r Record, req Request, mode *Mode) Record {
+	if !r.Volume.Shared || r.Node.held() {
+		return r
+	}
+
+	r.Node.Hold = Hold{Operation: req.Operation, Access: mode.Access, Reader: readsOnly(req, mode)}
+	return r
+}
+
+// readsOnly reports whether a first claim needs only the right to read, beside a writer on another
+// host.
+func readsOnly(req Request, mode *Mode) bool {
+	return req.ReadOnly && mode.Access == call.MultiNodeSingleWriter
+}
+
+// fitsHold refuses a claim that needs another hold than the one that this host has.
+func fitsHold(r Record, req Request, mode *Mode) error {
+	h := r.Node.Hold
+	if !r.Volume.Shared || !r.Node.held() && len(r.Claims) == 0 {
+		return nil
+	}
+
+	kind := ErrRefused
+	if len(r.Claims) == 0 {
+		kind = ErrDetaching // the host gives up the hold
+	}
+
+	id := r.Volume.ID
+	switch {
+	case h.Lost:
+		return Errorf(ErrDetaching, "this host has lost its hold on volume %q, and is unmounting it", id).
+			WithRemedy(remedy.Of(remedy.ShowVolume, id))
+	case h.Access != mode.Access:
+		return Errorf(kind, "this host holds volume %q in mode %s; %s must wait until the host has given it up", id, h.Access, mode.Access).
+			WithRemedy(remedy.Of(remedy.ShowVolume, id))
+	case h.Reader && !req.ReadOnly:
+		return Errorf(kind, "this host holds volume %q as a reader; a writer must wait until its readers here are detached", id).
+			WithRemedy(remedy.Of(remedy.ShowVolume, id))
+	}
+
+	return nil
+}
+
+// LoseHold returns the record of a shared volume after its hold was lost. All claims end, because
+// another host may use the volume. The storage is no longer connected for this host, or the next
+// holder disconnects it.
+func LoseHold(r Record) (Record, []Event) {
+	if !r.Volume.Shared || !r.Node.held() || r.Node.Hold.Lost {
+		return r, nil
+	}
+
+	was := r
+	r.Node.Hold.Lost, r.Node.Hold.Confirmed = true, false
+	r.Node.Attached, r.Node.PublishContext = Absent, nil
+	r = r.unwatched(func(w Watch) bool { return w.Attachment })
+	for _, c := range r.Ordered() {
+		if c.Wanted {
+			r = r.with(c.unwanted())
+		}
+	}
+
+	evs := []Event{{Type: EventHoldLost, Volume: r.Volume.ID, Plugin: r.Volume.PluginID, Message: fmt.Sprintf("the cluster no longer shows this host's hold of %s", was.Node.Hold.Since.Format(time.RFC3339))}}
+	return r, append(evs, events(was, r, Action{}, Outcome{})...)
+}
+
+// Unexplained returns a record for a hold of this host that no record explains. For example, the
+// state database was lost. The agent then takes the volume off this host and gives up the hold.
+// Every side is unknown, because nothing shows which of them the host has made. The parameter
+// attached is set if the volume was attached for the hold, to the node with the CSI node id nodeID.
+func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath string) Record {
+	r := Record{Volume: v}
+	r.Node = NodeSide{Hold: h, Staged: Unknown, StagingPath: stagingPath, Uses: Uses{Stage: true}}
+	if attached {
+		r.Node.Attached, r.Node.NodeID, r.Node.Uses.Attach = Unknown, nodeID, true
+	}
+	return r
+}
+
+// Idle reports whether the agent can forget the record of a shared volume. The definition remains
+// in the cluster, so the agent reads it again for the next claim.
+func (r Record) Idle() bool {
+	v := r.Volume
+	return v.Shared && !r.Leftover && !r.Held() && len(r.Guards) == 0 && v.Provision == Provisioned && !r.Expanding() && v.Expansion.Node == 0 && len(v.Modifying) == 0
+}
