@@ -189,8 +189,12 @@ var (
 	// ErrDenied means that the store refuses the credentials or the access to the keys.
 	ErrDenied = errors.New("etcd refuses access")
 	// ErrFull means that the store has no space left. It accepts no writes until an administrator
-	// frees space.
+	// frees space. If Do returns it, the error wraps ErrUnknownOutcome too, because etcd executes the
+	// transaction that exceeds its quota. Transactions that only read and delete still succeed.
 	ErrFull = errors.New("etcd is full")
+	// ErrInvalid means that the store refuses the request itself, because it is too large, or puts a
+	// key twice. It is an error in the agent.
+	ErrInvalid = errors.New("etcd refuses the request")
 	// ErrUnsupported means that the server is too old, or lacks a function that the cluster needs.
 	ErrUnsupported = errors.New("this etcd is not supported")
 )
