@@ -1,0 +1,131 @@
+package cluster_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/agent/cluster/etcdtest"
+	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/volmgr/csitest/san"
+)
+
+func TestMain(m *testing.M) {
+	if san.IsChild() {
+		os.Exit(san.Main())
+	}
+	harness.Main(m)
+}
+
+// rig is a cluster for one test: an etcd, a SAN that judges the hosts, and hosts.
+type rig struct {
+	t     *testing.T
+	etcd  *etcdtest.Cluster
+	san   *san.SAN
+	hosts []*harness.Host
+}
+
+// newRig starts a cluster whose hosts run the same driver. At the end of the test, the SAN must not
+// have seen a violation.
+func newRig(t *testing.T, members, hosts int, driver san.Config) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "san")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := san.Start(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, etcd: etcdtest.Start(t, members), san: s}
+	t.Cleanup(func() {
+		for _, v := range s.Violations() {
+			t.Errorf("the SAN has seen a violation: %s", v)
+		}
+		if t.Failed() {
+			for _, e := range s.Events() {
+				t.Log(e)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range hosts {
+		r.hosts = append(r.hosts, r.start(fmt.Sprintf("h%d", i+1), driver))
+	}
+	return r
+}
+
+// start starts one host.
+func (r *rig) start(name string, driver san.Config) *harness.Host {
+	r.t.Helper()
+	h := harness.NewHost(r.t)
+	h.MoreArgs = append(h.MoreArgs, "--node-id", name)
+	self, err := os.Executable()
+	h.Must(err)
+	file, err := r.san.Driver(name, driver).PluginFile("san", self)
+	h.Must(err)
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "san.yaml"), file, 0o600))
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), []byte(r.section()), 0o600))
+	h.Start("san")
+	return h
+}
+
+// section returns the cluster section of a configuration.
+func (r *rig) section() string {
+	return fmt.Sprintf("cluster: {endpoints: [%s]}\n", strings.Join(r.etcd.Endpoints(), ", "))
+}
+
+// share adds a disk to the SAN, and registers it as a shared volume. The further lines belong to the
+// volume's file.
+func (r *rig) share(id string, more ...string) {
+	r.t.Helper()
+	if err := r.san.AddDisk("disk-"+id, 1<<20); err != nil {
+		r.t.Fatal(err)
+	}
+	h := r.hosts[0]
+	file := filepath.Join(h.Dir, id+".yaml")
+	text := "id: " + id + "\nplugin_id: san\nexternal_id: disk-" + id + "\nscope: shared\n" + strings.Join(more, "\n") + "\n"
+	h.Must(os.WriteFile(file, []byte(text), 0o600))
+	h.Volctl("volume", "register", file)
+}
+
+// mode returns the line of a volume file for one access mode.
+func mode(access string) string { return "capabilities: [{access_mode: " + access + "}]" }
+
+// claim claims a volume, and returns the path at which it is mounted.
+func claim(h *harness.Host, id, alloc string, more ...string) string {
+	h.T.Helper()
+	return strings.TrimSpace(h.Volctl(append([]string{"volume", "claim", id, "--alloc", alloc}, more...)...))
+}
+
+// write writes a file of a volume in a process of its own.
+func write(h *harness.Host, dir, name, text string) error {
+	h.T.Helper()
+	out, err := exec.Command("sh", "-c", `printf %s "$2" > "$1"`, "sh", filepath.Join(dir, name), text).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// read reads a file of a volume in a process of its own.
+func read(h *harness.Host, dir, name string) string {
+	h.T.Helper()
+	out, err := exec.Command("cat", filepath.Join(dir, name)).CombinedOutput()
+	h.Must(err)
+	return string(out)
+}
+
+// awaitGone waits until no host is attached to any disk.
+func (r *rig) awaitGone() {
+	r.t.Helper()
+	r.hosts[0].Await("all attachments to end", func() bool { return len(r.san.Attachments()) == 0 })
+}
