@@ -8,16 +8,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/agent/cluster/etcdtest"
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
 	"github.com/volagent/volagent/volmgr/csitest/san"
+	"github.com/volagent/volagent/volmgr/shared"
 )
 
 func TestMain(m *testing.M) {
 	if san.IsChild() {
 		os.Exit(san.Main())
 	}
-	harness.Main(m)
+	harness.Main(m, harness.Child{Env: crasher.Env, Run: crasher.Main})
 }
 
 // rig is a cluster for one test: an etcd, a SAN that judges the hosts, and hosts.
@@ -66,15 +72,43 @@ func newRig(t *testing.T, members, hosts int, driver san.Config) *rig {
 // start starts one host.
 func (r *rig) start(name string, driver san.Config) *harness.Host {
 	r.t.Helper()
+	h := r.prepare(name, driver)
+	h.Start("san")
+	return h
+}
+
+// keys returns all keys of the cluster in etcd.
+func (r *rig) keys() []shared.KV {
+	r.t.Helper()
+	ctx := r.t.Context()
+	store, err := cluster.Open(ctx, cluster.Options{Endpoints: r.etcd.Endpoints(), Prefix: config.DefaultPrefix, Log: hclog.NewNullLogger()})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	page, err := store.Range(ctx, shared.Span{Key: "a", End: "{"}, 0, 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return page.KVs
+}
+
+// callDeadline is the deadline of each call to the driver. After a crash, a host waits for this
+// time, because an earlier call may still take effect.
+const callDeadline = "1s"
+
+// prepare makes one host, and does not start its agent.
+func (r *rig) prepare(name string, driver san.Config) *harness.Host {
+	r.t.Helper()
 	h := harness.NewHost(r.t)
 	h.MoreArgs = append(h.MoreArgs, "--node-id", name)
 	self, err := os.Executable()
 	h.Must(err)
 	file, err := r.san.Driver(name, driver).PluginFile("san", self)
 	h.Must(err)
-	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "san.yaml"), file, 0o600))
+	text := strings.TrimSuffix(strings.TrimSpace(string(file)), "}") + fmt.Sprintf(`, "timeouts": {"node": %q, "controller": %q}}`, callDeadline, callDeadline)
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "san.yaml"), []byte(text), 0o600))
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), []byte(r.section()), 0o600))
-	h.Start("san")
 	return h
 }
 
