@@ -45,17 +45,14 @@ type Options struct {
 	// Log receives one message when etcd stops answering, and one when it answers again.
 	Log hclog.Logger
 	// Tap is called before and after each transaction. It is for tests, and may be nil.
-	Tap func(p Point, t shared.Txn)
+	Tap func(Point)
 }
 
-// Point is a moment at which Tap is called.
-type Point int
-
-// These are the moments.
-const (
-	Before Point = iota // the transaction has not been sent
-	After               // the transaction has been answered, or has failed
-)
+// Point is a moment before or after a transaction.
+type Point struct {
+	After bool // the transaction has been answered, or has failed
+	Txn   shared.Txn
+}
 
 // Store is a shared.Store in etcd.
 type Store struct {

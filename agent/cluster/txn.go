@@ -15,8 +15,8 @@ import (
 // says that it was not executed.
 func (s *Store) Do(ctx context.Context, t shared.Txn) (shared.Result, error) {
 	if s.o.Tap != nil {
-		s.o.Tap(Before, t)
-		defer s.o.Tap(After, t)
+		s.o.Tap(Point{Txn: t})
+		defer s.o.Tap(Point{After: true, Txn: t})
 	}
 	request := s.request(t)
 	var r *pb.TxnResponse
