@@ -32,6 +32,7 @@ type session struct {
 	*SAN
 	attachment *attachment
 	path       string
+	block      bool
 	size       int64    // protected by mu
 	names      sync.Map // maps a node id of FUSE to the path of the file
 }
@@ -69,7 +70,7 @@ func (s *SAN) start(r request, dev *os.File) (size int64, err error) {
 		dir = filepath.Dir(d.Image)
 	}
 
-	one := &session{SAN: s, attachment: a, path: r.Path, size: d.Size}
+	one := &session{SAN: s, attachment: a, path: r.Path, block: r.Block, size: d.Size}
 	server, err := one.open(dir, dev)
 	if err != nil {
 		s.leave(a)
