@@ -128,7 +128,9 @@ func (s *session) open(dir string, dev *os.File) (*fuse.Server, error) {
 
 	server, err := fuse.NewServer(&gate{RawFileSystem: files, session: s}, fmt.Sprintf("/dev/fd/%d", fd), &fuse.MountOptions{
 		DisableReadDirPlus: true, DisableSplice: true,
-		DisabledCapabilities: fuse.CAP_PASSTHROUGH, // passthrough would bypass the gate
+		// Passthrough would bypass the gate. Without CAP_ABORT_ERROR, each end of a session looks like
+		// an unmount to the server, which then ends silently.
+		DisabledCapabilities: fuse.CAP_PASSTHROUGH | fuse.CAP_ABORT_ERROR,
 	})
 	if err != nil {
 		return nil, err
