@@ -115,11 +115,9 @@ func within(t *testing.T, d time.Duration) context.Context {
 // eventually waits until the condition is true.
 func (l *lab) eventually(what string, condition func() bool) {
 	l.t.Helper()
-	for ctx := l.ctx(); !condition(); {
-		select {
-		case <-ctx.Done():
+	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
 			l.t.Fatalf("this did not happen: %s", what)
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
