@@ -57,15 +57,15 @@ func TestDetachWithOpenFile(t *testing.T) {
 	l := newLab(t)
 	a := l.host("a", full)
 	a.up()
-	in, line := a.talk(`exec 3>>$v/file; echo one >&3; echo ready
-		read _; echo two >&3 || echo "refused"; sync $v/file || echo "no sync"; cat $v/file || echo unreadable; ls $v || echo "no list"; echo end`)
+	in, line := a.talk(`exec 3>>$v/file; echo one >&3; exec 4<$v/file; cat $v/file >/dev/null; echo ready
+		read _; echo two >&3 || echo "refused"; cat <&4 || echo "no read"; sync $v/file || echo "no sync"; cat $v/file || echo unreadable; ls $v || echo "no list"; echo end`)
 	if got := line(); got != "ready" {
 		t.Fatalf("the process said %q", got)
 	}
 	l.must(a.detach())
 	mark := len(l.s.Events())
 	fmt.Fprintln(in)
-	for _, want := range []string{"refused", "no sync", "unreadable", "no list", "end"} {
+	for _, want := range []string{"refused", "no read", "no sync", "unreadable", "no list", "end"} {
 		if got := line(); got != want {
 			t.Errorf("the process said %q instead of %q", got, want)
 		}

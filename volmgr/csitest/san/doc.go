@@ -1,6 +1,6 @@
 // Package san simulates a storage area network for tests with several hosts on one machine. It
-// judges a cluster by what reaches the storage, and not by the records of the agents. It imports no
-// other package of the project. Only tests import it.
+// judges a cluster by the writes and calls that reach the storage, and not by the records of the
+// agents. It imports no other package of the project. Only tests import it.
 //
 // One process runs the SAN and owns all disks. Each host runs a driver process, which is a CSI
 // plugin. A host is a mount namespace. The driver mounts a FUSE file system in the namespace of its

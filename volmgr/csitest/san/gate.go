@@ -77,7 +77,11 @@ func (g *gate) learn(code fuse.Status, parent uint64, name string, out *fuse.Ent
 	return code
 }
 
+// Lookup finds the only file of a block volume under every name. See loopFile.
 func (g *gate) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	if g.block {
+		name = blockFile
+	}
 	return g.pass(func() fuse.Status {
 		return g.learn(g.RawFileSystem.Lookup(cancel, h, name, out), h.NodeId, name, out)
 	})

@@ -14,20 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopName returns the name that the kernel stores with the loop device of a volume. All hosts of a
-// test share the loop devices of the machine.
-func loopName(node, volume string) string {
-	sum := sha256.Sum256([]byte(node + "\x00" + volume))
-	return "san-" + hex.EncodeToString(sum[:16])
+// loopFile returns the path of the file below the loop device of a volume. The SAN serves the file
+// under any name, so the name identifies the device, also if the SAN no longer answers. All hosts of
+// a test share the loop devices of the machine.
+func (s *nodeServer) loopFile(volume string) string {
+	sum := sha256.Sum256([]byte(s.cfg.Socket + "\x00" + s.cfg.Node + "\x00" + volume))
+	return "/san-" + hex.EncodeToString(sum[:])
 }
 
 // device returns the loop device of a block volume. If there is none, the SAN serves a file in a
 // FUSE file system that is mounted at no path, and device sets up a loop device on the file. The
 // file system ends when the loop device is detached.
 func (s *nodeServer) device(ctx context.Context, v volume) (string, error) {
-	name := loopName(s.cfg.Node, v.id)
-	if path, err := findLoop(name); path != "" || err != nil {
-		return path, err
+	name := s.loopFile(v.id)
+	if path := findLoop(name); path != "" {
+		return path, nil
 	}
 
 	dev, err := openFuse()
@@ -49,13 +50,13 @@ func (s *nodeServer) device(ctx context.Context, v volume) (string, error) {
 	if v.readOnly {
 		flags, loopFlags = unix.O_RDONLY, unix.LO_FLAGS_READ_ONLY
 	}
-	file, err := unix.Openat(root, blockFile, flags|unix.O_CLOEXEC, 0)
+	file, err := unix.Openat(root, filepath.Base(name), flags|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", fmt.Errorf("cannot open the data of %s: %w", v.id, err)
 	}
 	defer unix.Close(file) //nolint:errcheck // the loop device keeps the file open
 
-	return attachLoop(file, name, loopFlags)
+	return attachLoop(file, loopFlags)
 }
 
 // detachedFuse makes a FUSE file system and returns a descriptor of its mount, which has no path.
@@ -88,7 +89,7 @@ func detachedFuse(source string, dev *os.File) (int, error) {
 
 // attachLoop sets up a free loop device on a file. If another process takes the same device first,
 // attachLoop tries again.
-func attachLoop(file int, name string, flags uint32) (string, error) {
+func attachLoop(file int, flags uint32) (string, error) {
 	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return "", fmt.Errorf("cannot get a loop device: %w", err)
@@ -96,7 +97,6 @@ func attachLoop(file int, name string, flags uint32) (string, error) {
 	defer ctl.Close() //nolint:errcheck // the control device has no data to lose
 
 	config := unix.LoopConfig{Fd: uint32(file), Info: unix.LoopInfo64{Flags: flags}}
-	copy(config.Info.File_name[:], name)
 	for range 50 {
 		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
@@ -124,37 +124,22 @@ func attachLoop(file int, name string, flags uint32) (string, error) {
 	return "", errors.New("cannot get a loop device: other processes took all free devices")
 }
 
-// findLoop returns the loop device with a name, or an empty string.
-func findLoop(name string) (string, error) {
-	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	if err != nil {
-		return "", err
-	}
-
+// findLoop returns the loop device on a file, or an empty string.
+func findLoop(name string) string {
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // Glob fails only for an invalid pattern
 	for _, file := range files {
-		path := "/dev/" + strings.Split(file, "/")[3]
-		dev, err := os.OpenFile(path, os.O_RDONLY, 0)
-		if err != nil {
-			continue // another test has removed the device
-		}
-
-		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
-		if err := dev.Close(); err != nil {
-			return "", err
-		}
-		if err == nil && unix.ByteSliceToString(info.File_name[:]) == name {
-			return path, nil
+		if raw, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(raw)) == name {
+			return "/dev/" + strings.Split(file, "/")[3]
 		}
 	}
-
-	return "", nil
+	return ""
 }
 
 // withLoop performs a request of a volume's loop device. It does nothing without a device.
-func withLoop(node, volume string, do func(fd int) error) error {
-	path, err := findLoop(loopName(node, volume))
-	if path == "" || err != nil {
-		return err
+func (s *nodeServer) withLoop(volume string, do func(fd int) error) error {
+	path := findLoop(s.loopFile(volume))
+	if path == "" {
+		return nil
 	}
 
 	dev, err := os.OpenFile(path, os.O_RDONLY, 0)
@@ -169,16 +154,15 @@ func withLoop(node, volume string, do func(fd int) error) error {
 }
 
 // releaseLoop detaches the loop device of a volume, unless it is published at another target.
-func releaseLoop(node, volume string) error {
-	path, err := findLoop(loopName(node, volume))
-	if path == "" || err != nil || isBound(filepath.Base(path)) {
-		return err
+func (s *nodeServer) releaseLoop(volume string) error {
+	if path := findLoop(s.loopFile(volume)); path != "" && isBound(filepath.Base(path)) {
+		return nil
 	}
-	return withLoop(node, volume, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) })
+	return s.withLoop(volume, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) })
 }
 
-func resizeLoop(node, volume string) error {
-	return withLoop(node, volume, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
+func (s *nodeServer) resizeLoop(volume string) error {
+	return s.withLoop(volume, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
 }
 
 // deviceSize returns the size of a block device in bytes.

@@ -17,6 +17,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -114,11 +115,9 @@ func within(t *testing.T, d time.Duration) context.Context {
 // eventually waits until the condition is true.
 func (l *lab) eventually(what string, condition func() bool) {
 	l.t.Helper()
-	for ctx := l.ctx(); !condition(); {
-		select {
-		case <-ctx.Done():
-			l.t.Fatalf("this did not happen: %s; sessions %+v, attachments %+v", what, l.s.Sessions(), l.s.Attachments())
-		case <-time.After(5 * time.Millisecond):
+	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.t.Fatalf("this did not happen: %s", what)
 		}
 	}
 }
@@ -203,6 +202,7 @@ func (h *host) start() {
 	env, err := h.cfg.Environment()
 	h.must(err)
 	h.driver = h.command(exe)
+	h.driver.Stderr = os.Stderr
 	h.driver.Env = append(append(os.Environ(), env...), "CSI_ENDPOINT=unix://"+h.path("csi.sock"))
 	h.must(h.driver.Start())
 	started := h.driver
@@ -210,11 +210,11 @@ func (h *host) start() {
 		_ = started.Process.Kill() // some tests have already killed the driver
 		_ = started.Wait()
 	})
-	if h.conn == nil {
-		h.conn, err = grpc.NewClient("unix://"+h.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		h.must(err)
-		h.t.Cleanup(func() { _ = h.conn.Close() })
-	}
+	h.conn, err = grpc.NewClient("unix://"+h.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond}, MinConnectTimeout: time.Second}))
+	h.must(err)
+	conn := h.conn
+	h.t.Cleanup(func() { _ = conn.Close() })
 	_, err = csi.NewIdentityClient(h.conn).Probe(h.ctx(), &csi.ProbeRequest{}, grpc.WaitForReady(true))
 	h.must(err)
 }
@@ -228,7 +228,6 @@ func (h *host) kill() {
 // command returns a command that runs in the mount namespace of the host.
 func (h *host) command(args ...string) *exec.Cmd {
 	cmd := exec.Command("nsenter", append([]string{"-t", fmt.Sprint(h.pid), "-m", "--"}, args...)...)
-	cmd.Stderr = os.Stderr
 	return cmd
 }
 
@@ -239,7 +238,6 @@ func (h *host) target() string          { return h.path("targets/v") }
 func (h *host) try(script string) (string, error) {
 	cmd := h.command("sh", "-c", script)
 	cmd.Env = append(os.Environ(), "v="+h.target())
-	cmd.Stderr = nil
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
@@ -261,7 +259,8 @@ func (h *host) fails(script, message string) {
 	}
 }
 
-// talk starts a shell script that reads lines from in and whose output is read line by line.
+// talk starts a shell script. It returns the standard input of the script, and a function that reads
+// a line of its output.
 func (h *host) talk(script string) (in io.Writer, line func() string) {
 	h.t.Helper()
 	cmd := h.command("sh", "-c", script)

@@ -95,7 +95,7 @@ func (s *nodeServer) NodeUnstageVolume(ctx context.Context, m *csi.NodeUnstageVo
 	if err := unmountAll(m.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
-	if err := releaseLoop(s.cfg.Node, m.GetVolumeId()); err != nil {
+	if err := s.releaseLoop(m.GetVolumeId()); err != nil {
 		return nil, err
 	}
 	return &csi.NodeUnstageVolumeResponse{}, s.release(ctx, m.GetVolumeId(), "")
@@ -197,7 +197,7 @@ func (s *nodeServer) NodeUnpublishVolume(ctx context.Context, m *csi.NodeUnpubli
 	if s.cfg.Stage {
 		return &csi.NodeUnpublishVolumeResponse{}, nil
 	}
-	if err := releaseLoop(s.cfg.Node, m.GetVolumeId()); err != nil {
+	if err := s.releaseLoop(m.GetVolumeId()); err != nil {
 		return nil, err
 	}
 
@@ -236,5 +236,5 @@ func (s *nodeServer) NodeExpandVolume(ctx context.Context, m *csi.NodeExpandVolu
 	if err != nil {
 		return nil, err
 	}
-	return &csi.NodeExpandVolumeResponse{CapacityBytes: a.Size}, resizeLoop(s.cfg.Node, m.GetVolumeId())
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: a.Size}, s.resizeLoop(m.GetVolumeId())
 }

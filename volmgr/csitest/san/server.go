@@ -23,6 +23,7 @@ type SAN struct {
 	socket *net.UnixListener
 	work   sync.WaitGroup // counts the goroutines of connections
 	closed chan struct{}
+	once   sync.Once
 
 	admin sync.Mutex // held by each call that changes disks or attachments
 	// disks changes under both locks, admin and mu. snapshots needs the lock admin.
@@ -70,8 +71,15 @@ func Start(dir string) (*SAN, error) {
 }
 
 // Close ends the SAN. All sessions answer EIO afterwards. Close returns an error that names the
-// sessions that are still mounted on a host, because a test must leave no mounts.
+// sessions that are still mounted on a host, because a test must leave no mounts. Close may be called
+// twice.
 func (s *SAN) Close() error {
+	var err error
+	s.once.Do(func() { err = s.close() })
+	return err
+}
+
+func (s *SAN) close() error {
 	close(s.closed)
 	err := s.socket.Close()
 	s.work.Wait()

@@ -32,6 +32,7 @@ type session struct {
 	*SAN
 	attachment *attachment
 	path       string
+	block      bool
 	size       int64    // protected by mu
 	names      sync.Map // maps a node id of FUSE to the path of the file
 }
@@ -69,7 +70,7 @@ func (s *SAN) start(r request, dev *os.File) (size int64, err error) {
 		dir = filepath.Dir(d.Image)
 	}
 
-	one := &session{SAN: s, attachment: a, path: r.Path, size: d.Size}
+	one := &session{SAN: s, attachment: a, path: r.Path, block: r.Block, size: d.Size}
 	server, err := one.open(dir, dev)
 	if err != nil {
 		s.leave(a)
@@ -127,7 +128,9 @@ func (s *session) open(dir string, dev *os.File) (*fuse.Server, error) {
 
 	server, err := fuse.NewServer(&gate{RawFileSystem: files, session: s}, fmt.Sprintf("/dev/fd/%d", fd), &fuse.MountOptions{
 		DisableReadDirPlus: true, DisableSplice: true,
-		DisabledCapabilities: fuse.CAP_PASSTHROUGH, // passthrough would bypass the gate
+		// Passthrough would bypass the gate. Without CAP_ABORT_ERROR, each end of a session looks like
+		// an unmount to the server, which then ends silently.
+		DisabledCapabilities: fuse.CAP_PASSTHROUGH | fuse.CAP_ABORT_ERROR,
 	})
 	if err != nil {
 		return nil, err

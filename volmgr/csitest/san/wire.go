@@ -31,7 +31,7 @@ const (
 	opResize  = "resize"  // says that the node has grown the file system
 )
 
-// request is what a driver sends. Each request has a connection of its own. A driver that stops
+// request is a message from a driver. Each request has a connection of its own. A driver that stops
 // waiting closes the connection.
 type request struct {
 	Op   string
@@ -56,7 +56,7 @@ type node struct {
 	Topology map[string]string
 }
 
-// answer is what the SAN answers.
+// answer is the answer of the SAN to a request.
 type answer struct {
 	Code    codes.Code `json:",omitempty"`
 	Message string     `json:",omitempty"`
