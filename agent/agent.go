@@ -43,7 +43,6 @@ import (
 	"github.com/volagent/volagent/agent/volumefiles"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
-	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -62,7 +61,7 @@ type Seams struct {
 	// Interceptor wraps each call to a plugin.
 	Interceptor grpc.UnaryClientInterceptor
 	// Transaction is called around each transaction in the store of a cluster.
-	Transaction func(cluster.Point, shared.Txn)
+	Transaction func(cluster.Point)
 }
 
 // Agent is the agent of one host.

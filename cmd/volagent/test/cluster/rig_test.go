@@ -80,17 +80,33 @@ func (r *rig) start(name string, driver san.Config) *harness.Host {
 // keys returns all keys of the cluster in etcd.
 func (r *rig) keys() []shared.KV {
 	r.t.Helper()
-	ctx := r.t.Context()
-	store, err := cluster.Open(ctx, cluster.Options{Endpoints: r.etcd.Endpoints(), Prefix: config.DefaultPrefix, Log: hclog.NewNullLogger()})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	store := r.open()
 	defer func() { _ = store.Close() }()
-	page, err := store.Range(ctx, shared.Span{Key: "a", End: "{"}, 0, 0)
+	page, err := store.Range(r.t.Context(), shared.Span{Key: "a", End: "{"}, 0, 0)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	return page.KVs
+}
+
+// put sets a key of the cluster in etcd.
+func (r *rig) put(key, value string) {
+	r.t.Helper()
+	store := r.open()
+	defer func() { _ = store.Close() }()
+	if _, err := store.Do(r.t.Context(), shared.Txn{Then: []shared.Op{shared.Put(key, []byte(value))}}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// open connects to etcd.
+func (r *rig) open() *cluster.Store {
+	r.t.Helper()
+	store, err := cluster.Open(r.t.Context(), cluster.Options{Endpoints: r.etcd.Endpoints(), Prefix: config.DefaultPrefix, Log: hclog.NewNullLogger()})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return store
 }
 
 // callDeadline is the deadline of each call to the driver. After a crash, a host waits for this

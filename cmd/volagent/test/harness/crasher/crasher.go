@@ -78,13 +78,13 @@ func (c *crashing) commit(p statedb.Point) {
 }
 
 // transaction counts a point before and after each transaction that changes the cluster.
-func (c *crashing) transaction(p cluster.Point, t shared.Txn) {
-	if !slices.ContainsFunc(t.Then, func(o shared.Op) bool { return o.Kind != shared.OpGet }) {
+func (c *crashing) transaction(p cluster.Point) {
+	if !slices.ContainsFunc(p.Txn.Then, func(o shared.Op) bool { return o.Kind != shared.OpGet }) {
 		return
 	}
 
 	when := "before"
-	if p == cluster.After {
+	if p.After {
 		when = "after"
 	}
 	c.point(when+" transaction", false)
