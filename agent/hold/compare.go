@@ -132,8 +132,8 @@ func (s *Service) explainStray(ctx context.Context, id string) error {
 
 	sit, err := s.read(ctx, id)
 	if err != nil {
-		s.registerAgain() // the comparison after the outage finds the hold
-		return nil
+		s.registerAgain()
+		return nil //nolint:nilerr // the comparison after the outage finds the hold
 	}
 	if !sit.Hold.Exists() {
 		return nil

@@ -117,7 +117,7 @@ func (s *SAN) accept() {
 		s.work.Add(1)
 		go func() {
 			defer s.work.Done()
-			defer conn.Close()
+			defer func() { _ = conn.Close() }() // the driver has ended, or ends with the connection
 			s.converse(conn)
 		}()
 	}

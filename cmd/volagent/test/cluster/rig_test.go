@@ -38,11 +38,8 @@ type rig struct {
 // have seen a violation.
 func newRig(t *testing.T, members, hosts int, driver san.Config) *rig {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "san")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := san.Start(dir)
+	// The directory of a host has a short path, as the socket of the SAN needs it.
+	s, err := san.Start(harness.NewHost(t).Mkdir("san"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +54,6 @@ func newRig(t *testing.T, members, hosts int, driver san.Config) *rig {
 			}
 		}
 		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
