@@ -49,7 +49,7 @@ func (s *Service) cannotLook(id string, err error) error {
 	if s.away != "" {
 		why = s.awayWords()
 	}
-	return volume.Errorf(volume.ErrPluginUnavailable, "cannot look for volume %q in the cluster: %s", id, why).WithHint("volctl cluster status")
+	return volume.Errorf(volume.ErrPluginUnavailable, "cannot look for volume %q in the cluster: %s", id, why).WithHint("is etcd up, and does its log show a reason? See cluster.endpoints in the configuration of volagent")
 }
 
 // Idle forgets the record of a shared volume that this host no longer uses.

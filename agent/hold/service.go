@@ -134,7 +134,7 @@ func (s *Service) asker() (shared.Asker, error) {
 	defer s.mu.Unlock()
 
 	if s.who.Incarnation == 0 || s.away != "" {
-		return s.who, volume.Errorf(volume.ErrPluginUnavailable, "%s", s.awayWords()).WithHint("volctl cluster status")
+		return s.who, volume.Errorf(volume.ErrPluginUnavailable, "%s", s.awayWords()).WithHint("is etcd up, and does its log show a reason? See cluster.endpoints in the configuration of volagent")
 	}
 	return s.who, nil
 }

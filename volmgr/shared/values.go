@@ -26,7 +26,7 @@ type Meta struct {
 	EpochTail string `json:"epoch_tail,omitempty"`
 
 	// Suspended says why no single-writer volume can be admitted, after a restore. It is empty in
-	// normal operation, and volctl cluster resume clears it.
+	// normal operation, and a person clears it.
 	Suspended string `json:"suspended,omitempty"`
 }
 
