@@ -20,8 +20,8 @@ import (
 // request, or, if the users changed in the meantime, instead of executing it.
 var errToken = fmt.Errorf("the login has expired: %w", shared.ErrDenied)
 
-// refusals are the answers of etcd which say that it has not executed the request. etcd sends each of
-// them only from a place before the proposal to its log, or instead of applying it.
+// The variable refusals lists the answers by which etcd says that it has not executed a request. etcd
+// sends each of them before the proposal to its log, or instead of applying the request.
 var refusals = []struct{ answer, is error }{
 	{rpctypes.ErrInvalidAuthToken, errToken},
 	{rpctypes.ErrAuthOldRevision, errToken},
@@ -46,12 +46,12 @@ var refusals = []struct{ answer, is error }{
 }
 
 // classify returns the error of a call that may change the store as one of the errors in shared.
-// sent says whether a part of the request may have reached the network.
+// The parameter sent is set if a part of the request may have reached the network.
 //
 // classify is careful: an error means ErrUnreachable, which is "not executed", only if nothing was
 // sent, or if etcd itself says so with one of the refusals. Every other failure may hide an executed
-// request, so it means ErrUnknownOutcome: a connection that broke, a deadline, an answer of a proxy,
-// and etcd's own timeouts and "server stopped", which it sends after the proposal too.
+// request, so it means ErrUnknownOutcome. Examples are a broken connection, a deadline, and an answer
+// of a proxy. etcd also sends its own timeouts and "server stopped" after the proposal.
 //
 // "database space exceeded" is a special case. The transaction that exceeds the quota is executed,
 // and answered with this error all the same (quotaApplierV3.Txn in etcd). Later ones are refused. So

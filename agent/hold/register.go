@@ -208,7 +208,7 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	return nil
 }
 
-// publishInfo writes what the other hosts need to know about the plugins of this host.
+// publishInfo describes the plugins of this host to the other hosts.
 func (s *Service) publishInfo(ctx context.Context) {
 	if s.Info == nil {
 		return

@@ -1,6 +1,6 @@
 // Package hold makes this host a member of a cluster, and carries out the decisions of package
-// volmgr/shared: it registers the host, gets and gives up holds on shared volumes, announces
-// controller calls, and reads and changes the definitions of shared volumes.
+// volmgr/shared. It registers the host, and gets and gives up holds on shared volumes. It also
+// announces controller calls, and reads and changes the definitions of shared volumes.
 //
 //	service.go      Service, its dependencies, and what it knows about the cluster
 //	register.go     the registration and the lease of this host

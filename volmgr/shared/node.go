@@ -13,7 +13,7 @@ type Self struct {
 	Boot    string
 	Machine Machine
 
-	// Member is what the agent has stored. Registration is the id of the registration that it is
+	// Member is the stored membership of the host. Registration is the id of the registration that it is
 	// about to make.
 	Member       Membership
 	Registration string
@@ -22,7 +22,7 @@ type Self struct {
 	Now   time.Time
 }
 
-// Membership is what a host stores about its cluster, in its own state database.
+// Membership is the part of a host in its cluster, as the host's own state database stores it.
 type Membership struct {
 	ClusterID string `json:"cluster_id"` // empty for a host that was never registered
 	Epoch     int64  `json:"epoch"`

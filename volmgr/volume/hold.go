@@ -255,7 +255,7 @@ func LoseHold(r Record) (Record, []Event) {
 
 // Unexplained returns a record for a hold of this host that no record explains. For example, the
 // state database was lost. The agent then takes the volume off this host and gives up the hold.
-// Every side is unknown, because nothing shows which of them the host has made. The parameter
+// Every side is unknown, because nothing shows whether the host has made it. The parameter
 // attached is set if the volume was attached for the hold, to the node with the CSI node id nodeID.
 func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath string) Record {
 	r := Record{Volume: v}

@@ -17,7 +17,7 @@ func (s *suite) fill(n int) int64 {
 	return s.do(shared.Txn{Then: ops}).Revision
 }
 
-// pages checks that pages at one revision show one state, whatever changes in the meantime.
+// pages checks that pages at one revision show one state, although keys change in the meantime.
 func (s *suite) pages() {
 	revision := s.fill(10)
 	span := shared.Prefix("p/")

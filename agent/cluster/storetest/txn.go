@@ -140,7 +140,7 @@ func (s *suite) large() {
 	if got := s.collect(ch, 1)[0]; !bytes.Equal(got.Value, value) || got.Mod != r.Revision {
 		s.Error("the watch delivers another value")
 	}
-	// The agent may change what it reads.
+	// The agent may change a value that it has read.
 	r.Reads[0][0].Value[0] = 'x'
 	if kv, _ := s.get("big"); !bytes.Equal(kv.Value, value) {
 		s.Error("a change of the value that was read changes the store")

@@ -1,6 +1,6 @@
 // Package crasher runs an agent that dies on the order of a test. The agent runs the same code as
-// volagent. It counts the points that it reaches: before and after each commit of the state
-// database, each changing call to a plugin, and each transaction in the store of a cluster.
+// volagent. It counts the points that it reaches. There is a point before and after each commit of the
+// state database, each changing call to a plugin, and each transaction in a cluster's store.
 package crasher
 
 import (
