@@ -20,8 +20,8 @@ import (
 // request, or, if the users changed in the meantime, instead of executing it.
 var errToken = fmt.Errorf("the login has expired: %w", shared.ErrDenied)
 
-// The variable refusals lists the answers by which etcd says that it has not executed a request. etcd
-// sends each of them before the proposal to its log, or instead of applying the request.
+// The variable refusals lists the answers by which etcd says that it has not executed a request. It
+// sends them before the proposal to its log, or instead of applying the request.
 var refusals = []struct{ answer, is error }{
 	{rpctypes.ErrInvalidAuthToken, errToken},
 	{rpctypes.ErrAuthOldRevision, errToken},
