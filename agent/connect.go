@@ -106,14 +106,20 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 		a.dirs.RepairModes(ctx, a.log)
 	}
 
+	if err := a.connectCluster(ctx, steps); err != nil {
+		return err
+	}
+
 	a.volumeEvents.subscribe(a.tellVolumes)
-	a.queue = reconcile.New(reconcile.Options{
+	queue := reconcile.Options{
 		Store: records.WithLeftovers{Store: a.db}, Plugins: a.plugins, Host: steps, Halt: a.halt, Events: a.volumeEvents.publish, Log: a.log.Named("volume"),
 		Blocked: a.db.PendingFor, Undone: a.leftoverUndone, Crashed: a.was.ID != "" && identity.Ended(a.was, a.node) == volume.Crashed, Begun: a.begun(),
-	})
+	}
+	a.joinQueue(&queue)
+	a.queue = reconcile.New(queue)
 
 	a.volumes = provision.New(provision.Options{
-		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs,
+		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs, Shared: a.sharedDefinitions(),
 	})
 
 	a.files = volumefiles.New(volumefiles.Options{
@@ -121,7 +127,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 	})
 
 	a.claims = &claim.Service{
-		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: a.dirs, Owners: a.owners, Halt: a.halt, Down: a.down, Coming: a.files.Await, Events: a.events.Add,
+		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: a.dirs, Owners: a.owners, Halt: a.halt, Down: a.down, Coming: a.files.Await, Fetch: a.fetchShared(), Events: a.events.Add,
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/plugin"
+	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -39,6 +40,7 @@ func full(t *testing.T) string {
 		statedb.RuntimeVolumes.Put(tx, runtimeVolume("data"))
 		statedb.Registered.Put(tx, plugin.Definition{ID: "p", Type: "node", Socket: "/n"})
 		statedb.Registered.Put(tx, plugin.Definition{ID: "p", Type: "controller", Instance: "1", Socket: "/c"})
+		statedb.Memberships.Put(tx, shared.Membership{ClusterID: "c", Incarnation: 3, Registrations: []string{"r"}})
 		owed := record("gone", "x")
 		statedb.Leftovers.Put(tx, statedb.LeftoverOf(owed, time.Unix(7, 0).UTC()))
 		tx.PutNode(statedb.Node{ID: "n", Boot: "b", Namespace: 4026531840, DataDir: "/d"})

@@ -24,6 +24,9 @@
 //	runtimes
 //	  <runtime> 0x00 <name>       volume.RuntimeVolume: a volume that a container runtime knows by
 //	                              that name, and its users; the first one makes the bucket
+//	cluster
+//	  membership                  shared.Membership: this host's part in a cluster; the first
+//	                              registration makes the bucket
 //	debts
 //	  <driver> 0x00 <external id> Leftover: the pending calls after a forced deregister
 //

@@ -33,7 +33,15 @@ type VolumeSpec struct {
 	Context map[string]string `json:"context,omitempty" yaml:"context,omitempty"`
 	Secrets map[string]Secret `json:"secrets,omitempty" yaml:"secrets,omitempty"`
 	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // ReclaimRetain (the default) or ReclaimDelete
+	Scope   string            `json:"scope,omitempty" yaml:"scope,omitempty"`     // ScopeHost (the default) or ScopeShared
 }
+
+// The values of a volume's Scope. A volume with the scope host belongs to one host. A volume with the
+// scope shared belongs to all hosts of a cluster.
+const (
+	ScopeHost   = "host"
+	ScopeShared = "shared"
+)
 
 // The values of a volume's Reclaim. They decide what happens to the data when the last container
 // runtime that knows the volume removes it.

@@ -44,7 +44,7 @@ func (s *Service) awaitVolume(wait context.Context, req request) (volume.Record,
 const fetchEvery = time.Second
 
 // fetch makes sure that this host has a record of a shared volume. If the cluster is not reachable,
-// a request that waits goes on until its deadline.
+// a waiting request tries again until its deadline.
 func (s *Service) fetch(wait context.Context, req request) error {
 	if s.Fetch == nil {
 		return nil

@@ -79,7 +79,7 @@ func (s *Service) mountTimeout(ctx context.Context, at *volume.Attempt, r volume
 			WithRemedy(p.Remedy(r.Volume.PluginID))
 	case at != nil && at.Action.Cause == volume.CauseCluster:
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, at.Action.Reason).
-			WithHint("volctl cluster status")
+			WithHint("is etcd up, and does its log show a reason? See cluster.endpoints in the configuration of volagent")
 	case p.Apart == nil && !p.Ready:
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: plugin %q is %s", r.Volume.ID, r.Volume.PluginID, p.State).
 			WithRemedy(p.Remedy(r.Volume.PluginID))

@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/untrusted"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -265,7 +266,7 @@ func private(what, path string) error {
 		return invalid("cannot read %s %s: %v", what, path, errors.Unwrap(err))
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return invalid("%s %s has mode %04o, so other users may read it", what, path, mode).WithHint("chmod 600 %s", path)
+		return invalid("%s %s has mode %04o, so other users may read it", what, path, mode).WithHint("%s", suggest.Command("chmod 600 %s", path))
 	}
 
 	return nil

@@ -208,7 +208,7 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	return nil
 }
 
-// publishInfo writes what the other hosts need to know about the plugins of this host.
+// publishInfo describes the plugins of this host to the other hosts.
 func (s *Service) publishInfo(ctx context.Context) {
 	if s.Info == nil {
 		return
@@ -226,7 +226,7 @@ func (s *Service) publishInfo(ctx context.Context) {
 func (s *Service) Leave(ctx context.Context) error {
 	who, err := s.asker()
 	if err != nil {
-		return nil // without a registration, no other host expects this one
+		return nil //nolint:nilerr // without a registration, no other host expects this one
 	}
 
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})

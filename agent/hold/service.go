@@ -1,6 +1,6 @@
 // Package hold makes this host a member of a cluster, and carries out the decisions of package
-// volmgr/shared: it registers the host, gets and gives up holds on shared volumes, announces
-// controller calls, and reads and changes the definitions of shared volumes.
+// volmgr/shared. It registers the host, and gets and gives up holds on shared volumes. It also
+// announces controller calls, and reads and changes the definitions of shared volumes.
 //
 //	service.go      Service, its dependencies, and what it knows about the cluster
 //	register.go     the registration and the lease of this host
@@ -96,6 +96,7 @@ type Service struct {
 	cached  map[string]shared.Situation // situations of volumes with a step in progress
 	waiting map[string]context.CancelFunc
 	ending  map[string]string // operations of the holds that this host is giving up, by volume
+	strays  map[string]bool   // volumes for which the cluster may show a hold that no record explains
 	again   chan struct{}     // asks Run to register again
 
 	running context.Context // ends with Run; set before the first step
@@ -105,7 +106,7 @@ type Service struct {
 func New(o Options) *Service {
 	return &Service{
 		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
-		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, again: make(chan struct{}, 1),
+		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1),
 		running: context.Background(),
 	}
 }
@@ -133,7 +134,7 @@ func (s *Service) asker() (shared.Asker, error) {
 	defer s.mu.Unlock()
 
 	if s.who.Incarnation == 0 || s.away != "" {
-		return s.who, volume.Errorf(volume.ErrPluginUnavailable, "%s", s.awayWords()).WithHint("volctl cluster status")
+		return s.who, volume.Errorf(volume.ErrPluginUnavailable, "%s", s.awayWords()).WithHint("is etcd up, and does its log show a reason? See cluster.endpoints in the configuration of volagent")
 	}
 	return s.who, nil
 }

@@ -11,7 +11,7 @@ import (
 // Of several hosts that wait for a volume, each tries again after a random part of wakeWithin.
 const wakeWithin = 100 * time.Millisecond
 
-// mostAwait limits how long a wait for another host goes on without a look at the volume.
+// mostAwait limits the wait for another host until the next check of the volume.
 const mostAwait = time.Minute
 
 // await wakes a volume when another host changes its hold or ends its call. It does nothing if the

@@ -120,6 +120,18 @@ type Seal interface {
 	Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error)
 }
 
+// Definitions keeps the definitions of shared volumes in the cluster.
+type Definitions interface {
+	// Define adds a volume to the cluster. It refuses a volume or a storage volume that the cluster
+	// already has.
+	Define(ctx context.Context, v volume.Volume) error
+	// Undefine removes a volume from the cluster. It refuses a volume that a host uses.
+	Undefine(ctx context.Context, v volume.Volume) error
+	// Definition returns the definition of a volume. The result ok is false if the cluster has no
+	// such volume.
+	Definition(ctx context.Context, id string) (v volume.Volume, ok bool, err error)
+}
+
 // Options are the dependencies of a Service.
 type Options struct {
 	Store   Store
@@ -137,6 +149,9 @@ type Options struct {
 	Owners volume.Owners
 
 	Guards Guards
+
+	// Shared keeps the shared volumes. It is nil if no cluster is configured.
+	Shared Definitions
 
 	// Halt is the reason why the agent calls no plugin. It is empty in normal operation.
 	Halt string

@@ -67,6 +67,9 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 		}
 		return r, volume.Change{Outcome: volume.Registered}, nil
 	}
+	if spec.Shared {
+		return s.define(ctx, spec)
+	}
 	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, nil); err != nil {
 		return failed(err)
 	}
@@ -85,6 +88,25 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 
 	s.emit(r, volume.EventRegistered, "registered as %q of %s", spec.ExternalID, spec.Driver)
 	s.wakeQueue(spec)
+	return r, volume.Change{Outcome: volume.Registered}, nil
+}
+
+// define registers a shared volume in the cluster. This host gets no record of the volume before a
+// claim needs it.
+func (s *registrar) define(ctx context.Context, v volume.Volume) (volume.Record, volume.Change, error) {
+	if s.Shared == nil {
+		return failed(volume.Errorf(volume.ErrRefused, "volume %q has the scope shared, and this host belongs to no cluster", v.ID).
+			WithHint("add a section cluster to the configuration of volagent, or use scope: host"))
+	}
+	if err := s.read(ctx, func(tx Tx) error { return unique(tx, v) }); err != nil {
+		return failed(err)
+	}
+	if err := s.Shared.Define(ctx, v); err != nil {
+		return failed(err)
+	}
+
+	r := volume.Record{Volume: v}
+	s.emit(r, volume.EventRegistered, "registered as %q of %s for all hosts", v.ExternalID, v.Driver)
 	return r, volume.Change{Outcome: volume.Registered}, nil
 }
 

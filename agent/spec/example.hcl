@@ -83,3 +83,6 @@ capability {
 
 # What a container runtime's "remove volume" may do: retain (the default) or delete.
 # reclaim = "retain"
+
+# Which hosts have the volume: host (the default) or shared, for all hosts of a cluster.
+# scope = "host"

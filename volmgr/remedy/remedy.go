@@ -53,7 +53,6 @@ const (
 	ShowNode         Kind = "show host"
 	ShowTable        Kind = "show mount table"
 	Undrain          Kind = "undrain host"
-	ReplaceNode      Kind = "replace host in the cluster"
 )
 
 // Of returns a remedy of the given kind for the given subjects.

@@ -92,7 +92,7 @@ func (s Situation) checkAdmission(a Ask) error {
 	case s.Node.Value.State == NodeDraining:
 		return volume.Errorf(volume.ErrRefused, "cannot claim volume %q: this host is draining", id).WithRemedy(remedy.Of(remedy.Undrain))
 	case s.Meta.Value.Suspended != "" && writer:
-		return held("the cluster admits no writer until a person has looked: %s. When all hosts are back or proven off: volctl cluster resume", s.Meta.Value.Suspended)
+		return held("the cluster admits no writer until a person has looked: %s", s.Meta.Value.Suspended)
 	case s.Hold.Exists():
 		return held("an earlier hold of this host on volume %q is being given up", id)
 	case s.Call.Exists():

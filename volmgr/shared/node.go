@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -14,7 +13,7 @@ type Self struct {
 	Boot    string
 	Machine Machine
 
-	// Member is what the agent has stored. Registration is the id of the registration that it is
+	// Member is the stored membership of the host. Registration is the id of the registration that it is
 	// about to make.
 	Member       Membership
 	Registration string
@@ -23,7 +22,7 @@ type Self struct {
 	Now   time.Time
 }
 
-// Membership is what a host stores about its cluster, in its own state database.
+// Membership is the part of a host in its cluster, as the host's own state database stores it.
 type Membership struct {
 	ClusterID string `json:"cluster_id"` // empty for a host that was never registered
 	Epoch     int64  `json:"epoch"`
@@ -148,7 +147,7 @@ func (a Arrival) checkCluster(s Self) error {
 	switch {
 	case !a.Meta.Exists() && had.ClusterID != "":
 		return volume.Errorf(volume.ErrRefused, "etcd has no data of the cluster %s, to which this host belongs", had.ClusterID).
-			WithHint("are cluster.endpoints and cluster.prefix right? If etcd was restored from an older backup: volctl cluster restored")
+			WithHint("are cluster.endpoints and cluster.prefix right? Was etcd restored from an older backup?")
 	case !a.Meta.Exists():
 		return volume.Errorf(volume.ErrRefused, "etcd has no data of a cluster yet")
 	case m.Schema > Schema:
@@ -159,7 +158,7 @@ func (a Arrival) checkCluster(s Self) error {
 			WithHint("set cluster.endpoints and cluster.prefix to those of the host's own cluster")
 	case m.Epoch < had.Epoch:
 		return volume.Errorf(volume.ErrRefused, "etcd has gone back: its epoch is %d, and this host has seen %d", m.Epoch, had.Epoch).
-			WithHint("tell the cluster that etcd was restored: volctl cluster restored")
+			WithHint("was etcd restored from an older backup? Restore a newer one, which knows this host")
 	default:
 		return nil
 	}
@@ -176,13 +175,13 @@ func (a Arrival) checkNode(s Self) error {
 			WithHint("two hosts need two names: set node_id on one of them. After a crash of this host, wait until its lease has ended")
 	case !a.Node.Exists() && had.Incarnation > 0 && sameEpoch:
 		return volume.Errorf(volume.ErrRefused, "the cluster does not know host %q, which has registered %d times", s.Node, had.Incarnation).
-			WithHint("was the host removed? To add it as a new one, detach its shared volumes and remove <data-dir>/cluster. If etcd was restored: volctl cluster restored")
+			WithHint("was etcd restored from an older backup? Restore a newer one, which knows this host")
 	case a.Node.Exists() && n.Incarnation < had.Incarnation && sameEpoch:
 		return volume.Errorf(volume.ErrRefused, "etcd has gone back: it shows incarnation %d of host %q, and this host has had %d", n.Incarnation, s.Node, had.Incarnation).
-			WithHint("tell the cluster that etcd was restored: volctl cluster restored")
+			WithHint("was etcd restored from an older backup? Restore a newer one, which knows this host")
 	case a.Node.Exists() && n.Machine.Differs(s.Machine) != "":
 		return volume.Errorf(volume.ErrRefused, "host %q was registered by another machine: its %s differs", s.Node, n.Machine.Differs(s.Machine)).
-			WithRemedy(remedy.Of(remedy.ReplaceNode, s.Node))
+			WithHint("two machines need two names: set node_id on the new one")
 	case n.State == NodeFencing || n.State == NodeFenced:
 		return volume.Errorf(volume.ErrRefused, "host %q is being fenced; its volumes are taken over by other hosts", s.Node)
 	default:

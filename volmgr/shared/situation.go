@@ -87,7 +87,7 @@ func CheckRegistered(meta Entry[Meta], node Entry[Node], who Asker) error {
 	switch n := node.Value; {
 	case !meta.Exists():
 		return volume.Errorf(ErrUnregistered, "the cluster's etcd has no data of this cluster").
-			WithHint("was etcd restored or replaced? Tell the cluster: volctl cluster restored")
+			WithHint("was etcd restored or replaced? See cluster.endpoints and cluster.prefix")
 	case meta.Value.Schema > Schema:
 		return volume.Errorf(volume.ErrRefused, "the cluster was upgraded to schema %d, and this release writes schema %d; it only reads", meta.Value.Schema, Schema).
 			WithHint("install the newer release of volagent on this host")

@@ -26,7 +26,7 @@ type Meta struct {
 	EpochTail string `json:"epoch_tail,omitempty"`
 
 	// Suspended says why no single-writer volume can be admitted, after a restore. It is empty in
-	// normal operation, and volctl cluster resume clears it.
+	// normal operation, and a person clears it.
 	Suspended string `json:"suspended,omitempty"`
 }
 
@@ -208,8 +208,8 @@ func (e Entry[T]) Encode(v T) []byte {
 // Put returns the operation that sets the key to a new value.
 func (e Entry[T]) Put(v T) Op { return Put(e.Key, e.Encode(v)) }
 
-// Decode returns the entry of a key. It fails if the value is not what a release of this program
-// writes, for example because the prefix belongs to other data.
+// Decode returns the entry of a key. It fails if no release of this program writes such a value.
+// For example, the prefix may belong to other data.
 func Decode[T any](kv KV) (Entry[T], error) {
 	e := Entry[T]{KV: kv}
 	if kv.Mod == 0 {

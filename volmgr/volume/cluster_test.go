@@ -67,9 +67,14 @@ func answerAfterLoss(h how) volume.Outcome {
 // store executes a transaction in the cluster's store and returns the outcome that the agent
 // receives.
 func (w *world) store(a volume.Action, h how, token uint8) volume.Outcome {
-	if h == failLate {
-		w.late |= map[call.Method]late{volume.Acquire: lateAcquire, volume.GiveUp: lateGiveUp}[a.Kind]
+	switch {
+	case h != failLate:
+	case a.Kind == volume.GiveUp:
+		w.late |= lateGiveUp
+	case a.Kind == volume.Acquire && w.hold == none: // in all other cases, the agent sends no transaction
+		w.late |= lateAcquire
 	}
+
 	if h == refused {
 		return w.refuse(a)
 	}

@@ -79,6 +79,30 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		if !at.Err.Remedy.Empty() {
 			e.Fix = at.Err.Remedy
 		}
+	default:
+		e = e.waiting(r, o, a)
+	}
+
+	if lack := r.Lack(o.Plugin); lack != "" && a.Cause != CausePlugin && r.Held() {
+		if o.Plugin.ReadyFor(call.NodePublish) {
+			e.Summary += ", no controller available"
+		} else {
+			e.Summary += ", plugin unavailable"
+		}
+
+		e.Notes = append(e.Notes, lack)
+	}
+
+	if e = e.withPendingCalls(r, o, at); e.Else.Equal(e.Fix) {
+		e.Else = remedy.Remedy{}
+	}
+
+	return e
+}
+
+// waiting adds the reason for which the volume waits to an explanation.
+func (e Explanation) waiting(r Record, o Observed, a Action) Explanation {
+	switch {
 	case a.Kind != Wait:
 	case a.Cause == CausePlugin:
 		e.Summary += ", plugin unavailable"
@@ -96,29 +120,6 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Notes = append(e.Notes, a.Reason)
 	}
 
-	if a.Cause != CausePlugin {
-		e = e.withLack(r, o)
-	}
-	if e = e.withPendingCalls(r, o, at); e.Else.Equal(e.Fix) {
-		e.Else = remedy.Remedy{}
-	}
-
-	return e
-}
-
-// withLack adds the parts of the plugin that the volume may need and that are not ready.
-func (e Explanation) withLack(r Record, o Observed) Explanation {
-	lack := r.Lack(o.Plugin)
-	switch {
-	case lack == "" || !r.Held():
-		return e
-	case o.Plugin.ReadyFor(call.NodePublish):
-		e.Summary += ", no controller available"
-	default:
-		e.Summary += ", plugin unavailable"
-	}
-
-	e.Notes = append(e.Notes, lack)
 	return e
 }
 

@@ -341,7 +341,7 @@ func LoseHold(r Record) (Record, []Event) {
 
 // Unexplained returns a record for a hold of this host that no record explains. For example, the
 // state database was lost. The agent then takes the volume off this host and gives up the hold.
-// Every side is unknown, because this host has no record of them. The parameter
+// Every side is unknown, because nothing shows whether the host has made it. The parameter
 // attached is set if the volume was attached for the hold, to the node with the CSI node id nodeID.
 func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath string) Record {
 	r := Record{Volume: v}
@@ -351,6 +351,23 @@ func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath str
 		r.Node.Attached, r.Node.NodeID, r.Node.Uses.Attach = Unknown, nodeID, true
 	}
 	return r
+}
+
+// AdoptHold returns the record of a volume that waits for a hold, with an earlier hold of this host
+// that no record explained. It changes nothing if the earlier hold is of another kind, or if the
+// record has a hold. The parameter attached is set if the volume was attached for the hold.
+func AdoptHold(r Record, operation string, access call.AccessMode, reader, attached bool) (Record, bool) {
+	h := r.Node.Hold
+	if h.State == Present || h.Lost || h.Access != access || h.Reader != reader {
+		return r, false
+	}
+
+	r.Node.Hold = Hold{State: Unknown, Operation: operation, Access: access, Reader: reader}
+	r.Node.Uses.Stage, r.Node.Staged = true, uncertain(r.Node.Staged)
+	if attached {
+		r.Node.Uses.Attach, r.Node.Attached = true, uncertain(r.Node.Attached)
+	}
+	return r, true
 }
 
 // Idle reports whether the agent can forget the record of a shared volume. The definition remains

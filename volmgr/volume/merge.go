@@ -27,6 +27,7 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 
 	m := merger{id: old.ID}
 	m.fixed("name", old.Name, spec.Name, spec.Name == "")
+	m.fixed("scope", scope(old), scope(spec), false)
 	m.fixed("plugin_id", old.PluginID, spec.PluginID, false)
 	m.fixed("external_id", old.ExternalID, spec.ExternalID, spec.ExternalID == "")
 	m.fixed("snapshot_id", old.SnapshotID, spec.SnapshotID, spec.SnapshotID == "")
@@ -59,6 +60,14 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	}
 
 	return now, m.changes, nil
+}
+
+// scope returns the name of a volume's scope in volume files.
+func scope(v Volume) string {
+	if v.Shared {
+		return "shared"
+	}
+	return "host"
 }
 
 type merger struct {
