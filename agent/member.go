@@ -7,7 +7,6 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/cluster"
-	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/provision"
@@ -37,7 +36,7 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	a.holds = hold.New(hold.Options{
 		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: identity.Machine(),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
-		Info: a.nodeInfo, TrustLocal: c.Boot == config.BootTrustLocal, Events: a.events.Add, Log: a.log.Named("cluster"),
+		Info: a.nodeInfo, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 	return nil
 }

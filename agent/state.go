@@ -48,7 +48,7 @@ func (a *Agent) openState(ctx context.Context) error {
 	}
 
 	a.openEvents()
-	a.secrets = secret.Resolver{Sealer: &secret.Sealer{
+	a.secrets = secret.Resolver{Allows: a.c.Cluster.Allows, Sealer: &secret.Sealer{
 		KeyFile: a.c.KeyFile(),
 		Made: func(path string) {
 			a.log.Info("made the key that seals secrets; sealed secrets are lost without it, so keep a copy of it, apart from the copies of the data dir", "file", path)

@@ -105,7 +105,12 @@ func TestNotEtcd(t *testing.T) {
 // executed later, and that DoSure finds that out.
 func TestFrozen(t *testing.T) {
 	c := etcdtest.Start(t, 1)
-	s := open(t, cluster.Options{Endpoints: c.Endpoints(), Timeout: short})
+	failed := make(chan struct{}, 100) // an attempt to put "sure" has ended
+	s := open(t, cluster.Options{Endpoints: c.Endpoints(), Timeout: short, Tap: func(p cluster.Point) {
+		if p.After && len(p.Txn.Then) > 0 && p.Txn.Then[0].Key == "sure" {
+			failed <- struct{}{}
+		}
+	}})
 	if err := put(t.Context(), s, "before"); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +141,7 @@ func TestFrozen(t *testing.T) {
 		}
 		done <- r
 	}()
-	time.Sleep(short + short/2) // the first attempt has failed
+	<-failed
 	c.Thaw(0)
 	r := <-done
 	won := r.Done
@@ -208,7 +213,6 @@ func TestLeaderKilled(t *testing.T) {
 			c.Kill(leader)
 			defer c.Launch(leader)
 			if i == 100 {
-				go func() { time.Sleep(500 * time.Millisecond) }()
 				c.Launch(leader)
 				c.AwaitReady(leader)
 				c.Kill(leader)

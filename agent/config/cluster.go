@@ -19,11 +19,9 @@ const ClusterFile = "cluster.yaml"
 // DefaultPrefix is the default of Cluster.Prefix.
 const DefaultPrefix = "/volagent"
 
-// These are the values of Cluster.Boot.
-const (
-	BootVerify     = "verify"      // ask etcd before any shared volume is mounted again
-	BootTrustLocal = "trust-local" // do not ask for volumes that allow only multi-node modes
-)
+// BootVerify is the only value of Cluster.Boot: the agent asks etcd before it mounts a shared volume
+// again after a boot.
+const BootVerify = "verify"
 
 // Cluster is the section "cluster" of the configuration. It says how the agent reaches the etcd that
 // holds the shared volumes. The zero value means that the host belongs to no cluster.
@@ -43,7 +41,7 @@ type Cluster struct {
 	Secrets AllowedSecrets
 
 	// Boot says whether the agent must reach etcd before it mounts volumes again after a boot. The
-	// value is BootVerify or BootTrustLocal.
+	// value is BootVerify.
 	Boot string
 }
 

@@ -290,8 +290,8 @@ func (c *Cluster) checkPrefix() error {
 }
 
 func (c *Cluster) checkBoot() error {
-	if c.Boot != BootVerify && c.Boot != BootTrustLocal {
-		return invalid("boot %q is neither %s nor %s", c.Boot, BootVerify, BootTrustLocal)
+	if c.Boot != BootVerify {
+		return invalid("boot %q is not %s, which is the only value so far", c.Boot, BootVerify)
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ secrets:
   files: [/etc/volagent/secrets/, /etc/volagent/db.password]
   credentials: [nfs, smb.password]
   env: [S3_KEY]
-boot: trust-local
+boot: verify
 `
 
 // indent returns a section as the value of the key "cluster".
@@ -109,7 +109,7 @@ func TestCluster(t *testing.T) {
 			Files:       []string{"/etc/volagent/secrets/", "/etc/volagent/db.password"},
 			Credentials: []string{"nfs", "smb.password"}, Env: []string{"S3_KEY"},
 		},
-		Boot: BootTrustLocal,
+		Boot: BootVerify,
 	}
 
 	writeFile(t, dir+"/c.yaml", "log_level: warn\n"+indent(section)+"log_format: json\n", 0o600)
@@ -305,7 +305,7 @@ func TestBadCluster(t *testing.T) {
 		"credential path":   {ok + "secrets: {credentials: [a/b]}\n", `2: credentials: credential "a/b" is not a name`, ""},
 		"credential dots":   {ok + "secrets: {credentials: [..]}\n", `2: credentials: credential ".." is not a name`, ""},
 		"bad variable":      {ok + "secrets: {env: ['A*']}\n", `2: env: variable "A*" is not a name`, ""},
-		"another boot":      {ok + "boot: trust\n", `2: boot "trust" is neither verify nor trust-local`, ""},
+		"another boot":      {ok + "boot: trust\n", `2: boot "trust" is not verify, which is the only value so far`, ""},
 	} {
 		dir := newClusterDir(t)
 		in := func(text string) string { return strings.ReplaceAll(text, "DIR", dir) }

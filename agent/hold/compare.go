@@ -45,9 +45,11 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 		}
 
 		e, ok := found[r.Volume.ID]
-		same := ok && e.Value.Operation == r.Node.Hold.Operation && e.Create == r.Node.Hold.Token.Revision
-		if !same && r.Node.Hold.Token.Epoch == epoch || forgotten {
-			if err := s.lose(ctx, r.Volume.ID, r.Node.Hold.Token); err != nil {
+		h := r.Node.Hold
+		same := ok && e.Value.Operation == h.Operation && e.Create == h.Token.Revision
+		gone := !same && h.Token.Epoch == epoch // after a restore of etcd, a missing hold proves nothing
+		if gone || forgotten {
+			if err := s.lose(ctx, r.Volume.ID, h.Token); err != nil {
 				return err
 			}
 		}

@@ -17,9 +17,9 @@ func (s *Service) Fetch(ctx context.Context, id string) error {
 		return nil
 	}
 
-	v, found, err := s.Definition(ctx, id)
+	v, found, err := s.Find(ctx, id)
 	if err != nil {
-		return s.cannotLook(id, err)
+		return err
 	}
 	if !found {
 		return s.Records.ForgetIdle(ctx, id)
@@ -33,6 +33,16 @@ func (s *Service) Fetch(ctx context.Context, id string) error {
 		r.Volume = v
 		return r, true
 	})
+}
+
+// Find returns the definition of a shared volume. The result ok is false if the cluster has no such
+// volume. While the cluster is not reachable, Find returns ErrPluginUnavailable.
+func (s *Service) Find(ctx context.Context, id string) (v volume.Volume, ok bool, err error) {
+	v, ok, err = s.Definition(ctx, id)
+	if err != nil {
+		return v, false, s.cannotLook(id, err)
+	}
+	return v, ok, nil
 }
 
 // cannotLook returns the error for a volume whose definition cannot be read now.

@@ -68,15 +68,20 @@ func (s *Service) words(err error) string {
 // register raises the incarnation of this host in the cluster. It then compares the holds of this
 // host with its records, before any step can use a hold.
 func (s *Service) register(ctx context.Context) (shared.Lease, error) {
+	self := shared.Self{
+		Node: s.Node, Boot: s.Boot, Machine: s.Machine, Member: s.Records.Membership(),
+		Registration: rand.Text(), Now: time.Now().UTC(),
+	}
+	if err := s.checkAccepted(ctx, self); err != nil {
+		return 0, err // a refused host tries again every few seconds, and writes nothing for that
+	}
+
 	lease, err := s.Store.Grant(ctx, leaseTTL)
 	if err != nil {
 		return 0, err
 	}
 
-	self := shared.Self{
-		Node: s.Node, Boot: s.Boot, Machine: s.Machine, Member: s.Records.Membership(),
-		Registration: rand.Text(), Lease: lease, Now: time.Now().UTC(),
-	}
+	self.Lease = lease
 	if err := s.Records.PutMembership(ctx, self.Member.Intends(self.Registration)); err != nil {
 		return 0, fmt.Errorf("cannot store the intent to register: %w", err)
 	}
@@ -102,6 +107,25 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 
 	s.setReachable(who)
 	return lease, nil
+}
+
+// checkAccepted returns an error if the cluster would refuse the registration.
+func (s *Service) checkAccepted(ctx context.Context, self shared.Self) error {
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(self.Node)})
+	if err != nil {
+		return err
+	}
+
+	a, err := shared.ParseArrival(self.Node, res.Reads)
+	if err != nil {
+		return err
+	}
+
+	founds := !a.Meta.Exists() && self.Member.ClusterID == "" // a new cluster accepts every host
+	if !founds {
+		_, err = a.Register(self)
+	}
+	return err
 }
 
 // sendRegistration sends the transaction that registers the host, until the store has decided. If
@@ -153,6 +177,7 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 
 	go s.follow(ctx)
 	go s.publishInfo(ctx)
+	failures := 0
 	for tick := time.NewTicker(renewEvery); ; {
 		select {
 		case <-ctx.Done():
@@ -165,13 +190,15 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 		if err := s.checkRegistration(ctx, lease); err != nil {
 			if errors.Is(err, shared.ErrUnreachable) {
 				s.setAway(s.words(err))
-				pause(ctx, retries.After(1))
+				failures++
+				pause(ctx, backoff.Jitter(retries.After(failures)))
 				s.registerAgain() // the registration stays valid if the lease still exists
 				continue
 			}
 			tick.Stop()
 			return err
 		}
+		failures = 0
 	}
 }
 

@@ -2,7 +2,7 @@
 // volmgr/shared. It registers the host, and gets and gives up holds on shared volumes. It also
 // announces controller calls, and reads and changes the definitions of shared volumes.
 //
-//	service.go      Service, its dependencies, and what it knows about the cluster
+//	service.go      Service, its dependencies, and its view of the cluster
 //	register.go     the registration and the lease of this host
 //	compare.go      the comparison of the stored holds with those of the cluster
 //	follow.go       changes in the cluster that concern this host
@@ -74,10 +74,6 @@ type Options struct {
 	// Info describes the plugins of this host.
 	Info func() shared.NodeInfo
 
-	// TrustLocal permits that a volume of a multi-node mode is mounted after a reboot without a look
-	// at the store.
-	TrustLocal bool
-
 	Events func(...volume.Event)
 	Log    hclog.Logger
 }
@@ -116,7 +112,7 @@ func (s *Service) Cluster(volume.Record) volume.Cluster {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	c := volume.Cluster{TrustLocal: s.TrustLocal}
+	c := volume.Cluster{}
 	if s.away != "" {
 		c.Away = s.awayWords()
 	}

@@ -39,6 +39,10 @@ func (s *creator) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 			WithHint("volctl volume register FILE"))
 	}
 
+	if err := notShared(spec, "create"); err != nil {
+		return failed(err)
+	}
+
 	had, ok := s.Store.Volume(spec.ID)
 	if ok && had.Volume.Provision != volume.Provisioning {
 		return s.compareExisting(had, spec)

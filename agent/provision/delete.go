@@ -24,6 +24,9 @@ func (s *remover) Delete(ctx context.Context, id, confirm string) error {
 	if !ok {
 		return noVolume(id)
 	}
+	if err := notShared(r.Volume, "delete"); err != nil {
+		return err
+	}
 	if !r.Volume.Created && confirm != id {
 		return volume.Errorf(volume.ErrRefused, "this agent did not create volume %q; to destroy its data, repeat the id", id).
 			WithHint("%s", suggest.Command("volctl volume delete %s -y --confirm=%s", id, id))

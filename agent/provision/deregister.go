@@ -27,6 +27,11 @@ func (s *remover) Forget(ctx context.Context, id string) (left []string, err err
 }
 
 func (s *remover) deregister(ctx context.Context, id string, force, forget bool) (left []string, err error) {
+	shared, err := s.undefine(ctx, id, force)
+	if err != nil || shared {
+		return nil, err
+	}
+
 	var gone volume.Record
 	var wake []string
 	unguarded := s.unguard(id, func(r volume.Record) error { return checkDroppable(r, force) })
@@ -81,6 +86,33 @@ func (s *remover) deregister(ctx context.Context, id string, force, forget bool)
 	}
 	s.emit(gone, volume.EventDeregistered, "%s", msg)
 	return left, nil
+}
+
+// undefine removes a shared volume from the cluster. It reports whether the volume was shared and is
+// gone. With force, only this host forgets the volume: the definition belongs to all hosts, and a
+// forced command must not wait for etcd.
+func (s *remover) undefine(ctx context.Context, id string, force bool) (gone bool, err error) {
+	r, known := s.Store.Volume(id)
+	if s.Shared == nil || force || known && !r.Volume.Shared {
+		return false, nil
+	}
+	if known {
+		if err := checkDroppable(volume.Past(r, s.Owners), false); err != nil {
+			return false, err
+		}
+	}
+
+	v, ok, err := s.Shared.Find(ctx, id)
+	if err != nil || !ok {
+		return false, err
+	}
+	if err := s.Shared.Undefine(ctx, v); err != nil {
+		return false, err
+	}
+
+	s.Queue.Wake(id) // the queue forgets the idle record
+	s.emit(volume.Record{Volume: v}, volume.EventDeregistered, "deregistered for all hosts")
+	return true, nil
 }
 
 // dropRecord deletes the record of a volume. Unless forget is set, it stores the leftovers in a

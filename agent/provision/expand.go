@@ -25,6 +25,9 @@ func (s *expander) Expand(ctx context.Context, id string, size int64, wait time.
 	if !ok {
 		return failed(noVolume(id))
 	}
+	if err := notShared(r.Volume, "expand"); err != nil {
+		return failed(err)
+	}
 
 	was := r.Volume
 	info, err := s.pluginInfo(ctx, was.PluginID)

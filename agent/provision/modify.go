@@ -31,6 +31,9 @@ func (s *modifier) Modify(ctx context.Context, id string, asked map[string]strin
 	if !ok {
 		return failed(noVolume(id))
 	}
+	if err := notShared(r.Volume, "modify"); err != nil {
+		return failed(err)
+	}
 
 	wanted := r.Volume.Mutations(asked)
 	if len(wanted) == 0 {

@@ -127,9 +127,9 @@ type Definitions interface {
 	Define(ctx context.Context, v volume.Volume) error
 	// Undefine removes a volume from the cluster. It refuses a volume that a host uses.
 	Undefine(ctx context.Context, v volume.Volume) error
-	// Definition returns the definition of a volume. The result ok is false if the cluster has no
-	// such volume.
-	Definition(ctx context.Context, id string) (v volume.Volume, ok bool, err error)
+	// Find returns the definition of a volume. The result ok is false if the cluster has no such
+	// volume. It returns ErrPluginUnavailable while the cluster is not reachable.
+	Find(ctx context.Context, id string) (v volume.Volume, ok bool, err error)
 }
 
 // Options are the dependencies of a Service.

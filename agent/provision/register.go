@@ -101,6 +101,14 @@ func (s *registrar) define(ctx context.Context, v volume.Volume) (volume.Record,
 	if err := s.read(ctx, func(tx Tx) error { return unique(tx, v) }); err != nil {
 		return failed(err)
 	}
+
+	had, ok, err := s.Shared.Find(ctx, v.ID)
+	if err != nil {
+		return failed(err)
+	}
+	if ok {
+		return s.compareDefined(had, v)
+	}
 	if err := s.Shared.Define(ctx, v); err != nil {
 		return failed(err)
 	}
@@ -108,6 +116,20 @@ func (s *registrar) define(ctx context.Context, v volume.Volume) (volume.Record,
 	r := volume.Record{Volume: v}
 	s.emit(r, volume.EventRegistered, "registered as %q of %s for all hosts", v.ExternalID, v.Driver)
 	return r, volume.Change{Outcome: volume.Registered}, nil
+}
+
+// compareDefined decides about a volume file for a shared volume that is already registered. The file
+// may not change the volume.
+func (s *registrar) compareDefined(had, v volume.Volume) (volume.Record, volume.Change, error) {
+	r := volume.Record{Volume: had}
+	_, fields, err := volume.Merge(r, v)
+	if err != nil {
+		return failed(err)
+	}
+	if len(fields) > 0 {
+		return failed(notShared(had, "change"))
+	}
+	return r, volume.Change{Outcome: volume.Unchanged}, nil
 }
 
 // askDetails asks the plugin about a volume before the volume is registered. It sets the size of v,
@@ -160,6 +182,11 @@ func (s *registrar) merge(ctx context.Context, r volume.Record, spec volume.Volu
 		fields = append(fields, r.Volume.MutableChange(wanted))
 	}
 
+	if len(fields) > 0 {
+		if err := notShared(r.Volume, "change"); err != nil {
+			return failed(err)
+		}
+	}
 	if len(fields) == 0 {
 		if !dry && len(spec.Secrets) > 0 {
 			// The references are the same, but the secret values may have changed.

@@ -74,6 +74,9 @@ func (s *snapshotter) newTask(ctx context.Context, ask volume.SnapshotAsk) (*sna
 		if !ok {
 			return nil, noVolume(id)
 		}
+		if err := notShared(r.Volume, "snapshot"); err != nil {
+			return nil, err
+		}
 		if err := t.addVolume(r.Volume); err != nil {
 			return nil, err
 		}

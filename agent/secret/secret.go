@@ -28,6 +28,9 @@ type Resolver struct {
 	// Getenv returns the value of an environment variable. If Getenv is nil, the resolver uses
 	// os.LookupEnv.
 	Getenv func(string) (string, bool)
+	// Allows returns an error if a shared volume may not use a secret of this host. If Allows is nil,
+	// shared volumes may use no secret.
+	Allows func(call.SecretRef) error
 	// Sealer reads sealed values. If Sealer is nil, the resolver refuses sealed values.
 	Sealer *Sealer
 }
@@ -41,6 +44,10 @@ func (r Resolver) Of(v volume.Volume) (call.Secrets, error) {
 
 	out := make(call.Secrets, len(v.Secrets))
 	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
+		if err := r.check(v, name); err != nil {
+			return nil, err
+		}
+
 		s, err := r.one(v.ID, name, v.Secrets[name])
 		if err != nil {
 			return nil, fmt.Errorf("cannot read secret %q%s: %w", name, of(v.ID), err)
@@ -49,6 +56,27 @@ func (r Resolver) Of(v volume.Volume) (call.Secrets, error) {
 	}
 
 	return out, nil
+}
+
+// check returns an error if a shared volume may not use one of its secrets. Any host of the cluster
+// can write the definition of such a volume, and must not read the files of this host with it.
+func (r Resolver) check(v volume.Volume, name string) error {
+	switch {
+	case !v.Shared:
+		return nil
+	case r.Allows == nil:
+		return volume.Errorf(volume.ErrRefused, "shared volume %q may not use the secrets of this host", v.ID)
+	}
+
+	err := r.Allows(v.Secrets[name])
+	var refused *volume.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+
+	named := *refused
+	named.Message = fmt.Sprintf("secret %q of volume %q: %s", name, v.ID, refused.Message)
+	return &named
 }
 
 // Known returns the secrets of a volume that the resolver can read. It skips all others.

@@ -33,10 +33,6 @@ type Membership struct {
 	// Registrations are the ids of the last registrations, newest last. The agent stores an id before
 	// it sends the transaction, so that it recognises a registration whose answer was lost.
 	Registrations []string `json:"registrations,omitempty"`
-
-	// Revision is the greatest revision of the store that the host has seen. A smaller one shows
-	// that the store was restored.
-	Revision int64 `json:"revision,omitempty"`
 }
 
 // keptRegistrations limits the ids in Membership.Registrations. Each crash during a registration

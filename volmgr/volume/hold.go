@@ -87,10 +87,6 @@ type Cluster struct {
 	// Away says why this host can change nothing in the cluster now. It is empty if the host is
 	// registered and the store answers.
 	Away string
-
-	// TrustLocal is set if a shared volume that permits only multi-node modes may be mounted after
-	// a reboot without a look at the store.
-	TrustLocal bool
 }
 
 // clustered reports whether a step needs the cluster's store.
