@@ -15,32 +15,15 @@ const rangePage = 500
 // a record, so that the queue takes the volume off this host and gives up the hold. If forgotten is
 // set, the records are older than the cluster's state, and all holds are lost.
 func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool) error {
-	found := map[string]shared.Entry[shared.Hold]{}
-	span := shared.HoldsOf(s.Node)
-	for {
-		page, err := s.Store.Range(ctx, span, rangePage, 0)
-		if err != nil {
-			return err
-		}
-
-		for _, kv := range page.KVs {
-			_, id, ok := shared.HoldIDs(kv.Key)
-			e, err := shared.Decode[shared.Hold](kv)
-			if err != nil {
-				return err
-			}
-			if ok {
-				found[id] = e
-			}
-			span.Key = kv.Key + "\x00"
-		}
-		if !page.More {
-			break
-		}
+	records := s.Records.Volumes() // before the holds, because a step may get a hold at any time
+	found, err := s.readHolds(ctx)
+	if err != nil {
+		return err
 	}
 
-	for _, r := range s.Records.Volumes() {
-		if !r.Volume.Shared || r.Node.Hold.State != volume.Present || r.Node.Hold.Lost {
+	for _, r := range records {
+		usable := r.Node.Hold.State == volume.Present && !r.Node.Hold.Lost
+		if !r.Volume.Shared || !usable || s.isEnding(r.Volume.ID, r.Node.Hold.Operation) {
 			continue
 		}
 
@@ -62,6 +45,31 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 	}
 
 	return nil
+}
+
+// readHolds returns the holds of this host in the cluster, by volume.
+func (s *Service) readHolds(ctx context.Context) (map[string]shared.Entry[shared.Hold], error) {
+	var found map[string]shared.Entry[shared.Hold]
+	for part, err := range shared.RangeAll(ctx, s.Store, shared.HoldsOf(s.Node), rangePage) {
+		if err != nil {
+			return nil, err
+		}
+		if part.First {
+			found = map[string]shared.Entry[shared.Hold]{}
+		}
+
+		for _, kv := range part.KVs {
+			e, err := shared.Decode[shared.Hold](kv)
+			if err != nil {
+				return nil, err
+			}
+			if _, id, ok := shared.HoldIDs(kv.Key); ok {
+				found[id] = e
+			}
+		}
+	}
+
+	return found, nil
 }
 
 // lose records that this host has lost a hold. It does nothing if the record has another hold by
@@ -91,12 +99,15 @@ func (s *Service) explain(ctx context.Context, id string, h shared.Hold) error {
 		return nil
 	}
 
-	def, ok, err := s.Definition(ctx, id)
-	if err != nil || !ok {
-		return err // a volume without a definition has no hold that anything could still use
+	sit, err := s.read(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !sit.Volume.Exists() || !sit.Hold.Exists() || sit.Hold.Value.Operation != h.Operation {
+		return nil // the host has given up the hold in the meantime
 	}
 
-	added := false
+	def, added := definitionOf(sit), false
 	err = s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
 		if ok && r.Held() {
 			return r, false // the record has a hold of its own, and the next decision sees both

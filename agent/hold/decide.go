@@ -103,10 +103,15 @@ func (s *Service) Definition(ctx context.Context, id string) (v volume.Volume, o
 	s.cached[id] = sit
 	s.mu.Unlock()
 
-	v = sit.Volume.Value.Volume
+	return definitionOf(sit), true, nil
+}
+
+// definitionOf returns the volume in a situation, as this host records it.
+func definitionOf(sit shared.Situation) volume.Volume {
+	v := sit.Volume.Value.Volume
 	v.Shared = true
 	if sit.Volume.Value.Deleting {
 		v.Provision = volume.Deleting
 	}
-	return v, true, nil
+	return v
 }

@@ -125,27 +125,3 @@ func (s *Service) change(ctx context.Context, v volume.Volume, by func(shared.As
 
 	return volume.Errorf(volume.ErrRefused, "volume %q is changed by other hosts all the time", v.ID)
 }
-
-// List returns all definitions of shared volumes.
-func (s *Service) List(ctx context.Context) ([]shared.Entry[shared.Definition], error) {
-	var all []shared.Entry[shared.Definition]
-	for span := shared.Volumes(); ; {
-		page, err := s.Store.Range(ctx, span, rangePage, 0)
-		if err != nil {
-			s.noteError(err)
-			return nil, err
-		}
-
-		for _, kv := range page.KVs {
-			e, err := shared.Decode[shared.Definition](kv)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, e)
-			span.Key = kv.Key + "\x00"
-		}
-		if !page.More {
-			return all, nil
-		}
-	}
-}

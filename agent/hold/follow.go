@@ -2,7 +2,6 @@ package hold
 
 import (
 	"context"
-	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -12,27 +11,18 @@ import (
 // cluster's key asks for a check of the registration. A hold that vanished is lost.
 func (s *Service) follow(ctx context.Context) {
 	spans := []shared.Span{{Key: shared.MetaKey}, {Key: shared.NodeKey(s.Node)}, shared.HoldsOf(s.Node)}
-	for from := int64(0); ctx.Err() == nil; pause(ctx, time.Second) {
-		if from == 0 {
-			page, err := s.Store.Range(ctx, spans[0], 1, 0)
-			if err != nil {
-				continue
-			}
-			from = page.Revision + 1
-			s.registerAgain() // the registration may have changed before this revision
+	_ = shared.Follow(ctx, s.Store, spans, func(u shared.Update) { // the error is that of ctx
+		if u.Complete {
+			// A hold may have vanished before this reading, so all holds are compared again.
+			s.mu.Lock()
+			s.compare = true
+			s.mu.Unlock()
+			s.registerAgain()
 		}
-
-		for evs := range s.Store.Watch(ctx, spans, from) {
-			if evs.Err != nil {
-				from = 0
-				break
-			}
-			from = max(from, evs.Revision+1)
-			for _, c := range evs.Changes {
-				s.changed(ctx, c)
-			}
+		for _, c := range u.Changes {
+			s.changed(ctx, c)
 		}
-	}
+	})
 }
 
 // changed reacts to one change in the cluster.

@@ -210,7 +210,7 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	}
 
 	s.mu.Lock()
-	who, away := s.who, s.away != ""
+	who, compare := s.who, s.compare || s.away != ""
 	s.mu.Unlock()
 
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
@@ -224,10 +224,13 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	if err := shared.CheckRegistered(a.Meta, a.Node, who); err != nil {
 		return err
 	}
-	if !away {
+	if !compare {
 		return nil
 	}
 
+	s.mu.Lock()
+	s.compare = false
+	s.mu.Unlock()
 	if err := s.compareHolds(ctx, a.Meta.Value.Epoch, false); err != nil {
 		return err
 	}

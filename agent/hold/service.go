@@ -89,6 +89,8 @@ type Service struct {
 	// another wording.
 	since time.Time
 
+	compare bool // the next check of the registration also compares the holds
+
 	cached  map[string]shared.Situation // situations of volumes with a step in progress
 	waiting map[string]context.CancelFunc
 	ending  map[string]string // operations of the holds that this host is giving up, by volume

@@ -112,10 +112,15 @@ func (s *Service) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 		return sit.GiveUp(who, r.Node.Hold.Operation, time.Now().UTC())
 	})
 	s.takeCached(id)
-	if err != nil {
-		return outcome(volume.GiveUp, err)
+	if err == nil {
+		return volume.Outcome{}
 	}
-	return volume.Outcome{}
+
+	out := outcome(volume.GiveUp, err)
+	if out.Unsent {
+		s.setEnding(id, "") // the host keeps the hold, and may lose it
+	}
+	return out
 }
 
 // announced makes a ControllerPublishVolume or ControllerUnpublishVolume. It announces the call in
