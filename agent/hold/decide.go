@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -11,6 +12,10 @@ import (
 // mostTries limits how often a decision is repeated because other hosts change the same keys.
 const mostTries = 50
 
+// decideWithin limits one decision. If etcd does not answer in this time, the volume takes its other
+// steps, such as those of a detach on this host.
+const decideWithin = 8 * time.Second
+
 // decision is a transaction that one of the methods of a Situation returned, or an error.
 type decision func(s shared.Situation) (shared.Txn, error)
 
@@ -18,6 +23,9 @@ type decision func(s shared.Situation) (shared.Txn, error)
 // read them. If another host changes the keys meanwhile, it decides again. It returns the situation
 // after the transaction. An empty transaction executes nothing.
 func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Situation, error) {
+	ctx, cancel := context.WithTimeout(ctx, decideWithin)
+	defer cancel()
+
 	sit, cached := s.takeCached(id)
 	for try := 0; try < mostTries; try++ {
 		if !cached && try == 0 {

@@ -60,6 +60,9 @@ func ParseSituation(node, id string, res Result) (Situation, error) {
 		e, err := Decode[User](kv)
 		s.Users, errs = append(s.Users, e), append(errs, err)
 	}
+	if is := s.Volume.Value.Volume.ID; s.Volume.Exists() && is != id {
+		errs = append(errs, volume.Errorf(volume.ErrRefused, "etcd has volume %q under the key of volume %q", is, id))
+	}
 
 	return s, errors.Join(errs...)
 }

@@ -4,14 +4,27 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/agent/cluster/etcdtest"
 	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
 // TestOutage stops etcd while a host holds a volume. The host then serves further claims of this
 // volume, detaches claims, and claims the volume again, also after a crash of the agent. A claim that
 // needs another hold fails with the code for an unavailable service, and names etcd. After the
-// outage the host gives up its hold. (I5)
+// outage the host gives up its hold. An etcd that is frozen instead of stopped makes no difference.
+// (I5)
 func TestOutage(t *testing.T) {
+	t.Run("stopped", func(t *testing.T) {
+		outage(t, func(c *etcdtest.Cluster) { c.Stop(0) }, func(c *etcdtest.Cluster) { c.Start(0) })
+	})
+	t.Run("frozen", func(t *testing.T) {
+		outage(t, func(c *etcdtest.Cluster) { c.Freeze(0) }, func(c *etcdtest.Cluster) { c.Thaw(0) })
+	})
+}
+
+// outage runs TestOutage with the functions that begin and end the outage.
+func outage(t *testing.T, begin, end func(*etcdtest.Cluster)) {
+	t.Helper()
 	t.Parallel()
 	r := newRig(t, 1, 2, san.Config{Attach: true, Stage: true})
 	a, b := r.hosts[0], r.hosts[1]
@@ -19,7 +32,7 @@ func TestOutage(t *testing.T) {
 	r.share("other")
 	claim(a, "db", "one")
 
-	r.etcd.Stop(0)
+	begin(r.etcd)
 	claim(a, "db", "two")
 	a.Volctl("volume", "detach", "db", "one")
 	a.Volctl("volume", "detach", "db", "two")
@@ -38,7 +51,7 @@ func TestOutage(t *testing.T) {
 		a.Volctl("volume", "detach", "db", alloc)
 	}
 
-	r.etcd.Start(0)
+	end(r.etcd)
 	claim(b, "db", "web", "--timeout", "60s")
 	b.Volctl("volume", "detach", "db", "web")
 	r.awaitGone()
