@@ -52,7 +52,7 @@ func dial(ctx context.Context, o Options, l *login) (*clientv3.Client, error) {
 		Logger:               zap.NewNop(), // Store reports failures
 		DialKeepAliveTime:    pingEvery,
 		DialKeepAliveTimeout: deadAfter, // gRPC also sets the kernel's TCP_USER_TIMEOUT
-		PermitWithoutStream:  true,
+		PermitWithoutStream:  false,     // etcd ends connections with pings and without calls ("too_many_pings")
 
 		// One attempt, so none of the client's retries. The client repeats a transaction if the server
 		// answers DeadlineExceeded or Canceled while the caller's context has not ended. The server may
