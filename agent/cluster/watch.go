@@ -79,7 +79,7 @@ func (s *Store) watchSpan(ctx context.Context, span shared.Span, from int64, out
 	for failures := 0; ; {
 		next, err := s.watchOnce(ctx, span, from, out)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the caller has ended the watch
 		}
 		if next > from {
 			from, failures = next, 0

@@ -111,3 +111,48 @@ func (s *Service) explain(ctx context.Context, id string, h shared.Hold) error {
 
 	return err
 }
+
+// markStray records that the cluster may show a hold of this host that no record explains.
+func (s *Service) markStray(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.strays[id] = true
+}
+
+// explainStray looks for a hold that no record explains, after the record of the volume has ended.
+func (s *Service) explainStray(ctx context.Context, id string) error {
+	s.mu.Lock()
+	stray := s.strays[id]
+	delete(s.strays, id)
+	s.mu.Unlock()
+	if !stray {
+		return nil
+	}
+
+	sit, err := s.read(ctx, id)
+	if err != nil {
+		s.registerAgain()
+		return nil //nolint:nilerr // the comparison after the outage finds the hold
+	}
+	if !sit.Hold.Exists() {
+		return nil
+	}
+	return s.explain(ctx, id, sit.Hold.Value)
+}
+
+// adoptHold continues an earlier hold of this host that no record explains, for a record that waits
+// for a hold of the same kind. The volume may still be attached and staged under the earlier hold,
+// so these sides become unknown. A hold of another kind is given up when the record has ended.
+func (s *Service) adoptHold(ctx context.Context, id, operation string, h shared.Hold) {
+	s.markStray(id)
+	err := s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
+		if !ok || r.Node.Hold.Operation != operation {
+			return r, false
+		}
+		return volume.AdoptHold(r, h.Operation, h.Access, h.Reader, h.Attachment != "")
+	})
+	if err != nil {
+		s.Log.Warn("cannot continue an earlier hold of this host", "volume", id, "error", err)
+	}
+}

@@ -37,7 +37,8 @@ func (s *Service) Fetch(ctx context.Context, id string) error {
 
 // cannotLook returns the error for a volume whose definition cannot be read now.
 func (s *Service) cannotLook(id string, err error) error {
-	if !errors.Is(err, shared.ErrUnreachable) && !errors.Is(err, volume.ErrPluginUnavailable) {
+	var refused *volume.Error
+	if errors.As(err, &refused) && !errors.Is(err, volume.ErrPluginUnavailable) {
 		return err
 	}
 
@@ -56,7 +57,10 @@ func (s *Service) Idle(ctx context.Context, r volume.Record) error {
 	s.setEnding(r.Volume.ID, "")
 	s.stopAwaiting(r.Volume.ID)
 	s.takeCached(r.Volume.ID)
-	return s.Records.ForgetIdle(ctx, r.Volume.ID)
+	if err := s.Records.ForgetIdle(ctx, r.Volume.ID); err != nil {
+		return err
+	}
+	return s.explainStray(ctx, r.Volume.ID)
 }
 
 // Define adds a volume to the cluster.

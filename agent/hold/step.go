@@ -63,6 +63,9 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 	})
 	if err != nil {
 		out := outcome(volume.Acquire, err)
+		if sit.Hold.Exists() && sit.Hold.Value.Operation != h.Operation {
+			s.adoptHold(ctx, id, h.Operation, sit.Hold.Value)
+		}
 		if out.Err.Code == volume.CodeHeld {
 			s.await(id, ask)
 			// An earlier transaction of this acquisition may still be on its way.
@@ -97,6 +100,7 @@ func (s *Service) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 	id := r.Volume.ID
 	s.stopAwaiting(id)
 	if r.Node.Hold.Lost {
+		s.markStray(id) // this host may have another hold, which is given up next
 		return volume.Outcome{}
 	}
 

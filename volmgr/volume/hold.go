@@ -164,6 +164,7 @@ func applyHold(r Record, a Action, out Outcome) Record {
 	case GiveUp:
 		if out.Err == nil {
 			r.Node.Hold = Hold{}
+			r = clearUndone(r)
 		}
 	}
 
@@ -263,6 +264,23 @@ func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath str
 		r.Node.Attached, r.Node.NodeID, r.Node.Uses.Attach = Unknown, nodeID, true
 	}
 	return r
+}
+
+// AdoptHold returns the record of a volume that waits for a hold, with an earlier hold of this host
+// that no record explained. It changes nothing if the earlier hold is of another kind, or if the
+// record has a hold. The parameter attached is set if the volume was attached for the hold.
+func AdoptHold(r Record, operation string, access call.AccessMode, reader, attached bool) (Record, bool) {
+	h := r.Node.Hold
+	if h.State == Present || h.Lost || h.Access != access || h.Reader != reader {
+		return r, false
+	}
+
+	r.Node.Hold = Hold{State: Unknown, Operation: operation, Access: access, Reader: reader}
+	r.Node.Uses.Stage, r.Node.Staged = true, uncertain(r.Node.Staged)
+	if attached {
+		r.Node.Uses.Attach, r.Node.Attached = true, uncertain(r.Node.Attached)
+	}
+	return r, true
 }
 
 // Idle reports whether the agent can forget the record of a shared volume. The definition remains
