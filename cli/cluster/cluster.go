@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"os"
@@ -13,25 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-		"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/etcd/wire"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"
-	"github.com/volagent/volagent/cli/output"
 )
-
-// These are the default directories of volagent-etcd and of the agent's configuration.
-const (
-	defaultDataDir   = "/var/lib/volagent-etcd"
-	defaultConfigDir = "/etc/volagent"
-)
-
-// group holds what all commands of the group share.
-type group struct {
-	app       *command.App
-	dataDir   string
-	configDir string
-}
 
 // New returns the command group "volctl cluster".
 func New(a *command.App) *cobra.Command {
@@ -49,50 +33,6 @@ has joined. Hosts after the fifth are clients, which run no etcd. See docs/clust
 	f.StringVar(&g.dataDir, "etcd-dir", defaultDir(a, "VOLAGENT_ETCD_DIR", defaultDataDir), "data `DIR` of volagent-etcd; also VOLAGENT_ETCD_DIR")
 	f.StringVar(&g.configDir, "config-dir", defaultDir(a, "VOLAGENT_CONFIG_DIR", defaultConfigDir), "`DIR` of the agent's configuration, in which cluster.yaml is written; also VOLAGENT_CONFIG_DIR")
 	return cmd
-}
-
-func defaultDir(a *command.App, name, fallback string) string {
-	if dir := a.Env.Getenv(name); dir != "" {
-		return dir
-	}
-	return fallback
-}
-
-// request completes a request with the directories.
-func (g *group) request(r wire.Request) wire.Request {
-	r.DataDir, r.ConfigDir = g.dataDir, g.configDir
-	return r
-}
-
-// do runs a command that changes the cluster, and prints its outcome.
-func (g *group) do(cmd *cobra.Command, r wire.Request, format string, args ...any) error {
-	return g.app.Do(cmd, func(ctx context.Context, _ *apiclient.Client, out *output.Printer) error {
-		done, err := call[wire.Done](ctx, g.app, g.request(r))
-		if err != nil {
-			return command.Failed(err, format, args...)
-		}
-		return out.Print(done, idsOf(done), func(w *bytes.Buffer) error {
-			for _, line := range done.Lines {
-				w.WriteString(output.OneLine(line) + "\n")
-			}
-			if done.Token != "" {
-				w.WriteString(done.Token + "\n")
-			}
-			return nil
-		})
-	})
-}
-
-// idsOf returns what -q prints: the token or the file that the command made, or the cluster's id.
-func idsOf(done wire.Done) []string {
-	switch {
-	case done.Token != "":
-		return []string{done.Token}
-	case done.File != "":
-		return []string{done.File}
-	default:
-		return []string{done.ClusterID}
-	}
 }
 
 // hostOptions are the flags of the commands that make a host a part of a cluster.
@@ -359,9 +299,9 @@ func newCompact(g *group) *cobra.Command {
 	var quota string
 	cmd := &cobra.Command{
 		Use: "compact", Short: "Free space in the cluster's etcd",
-		Long: `Free space in the cluster's etcd: forget old revisions, give the space back to the file systems of
-the members, one after the other, and clear the quota alarm. etcd forgets old revisions by itself
-after an hour, so this is only necessary when etcd is full.`,
+		Long: `Free space in the cluster's etcd. The command forgets old revisions, and clears the quota alarm. It
+gives the space back to the file systems of the members, one after the other. Usually, this is
+necessary only when etcd is full, because it forgets revisions by itself after an hour.`,
 		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			size, err := parseSize(quota)
@@ -386,7 +326,7 @@ cluster, if the agents of all hosts support that.`,
 		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return g.do(cmd, r, "upgrade etcd") },
 	}
-	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "print what would be done, and change nothing")
+	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "print the steps of an upgrade, and change nothing")
 	return cmd
 }
 

@@ -17,8 +17,8 @@ import (
 func newStatus(g *group) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show the hosts of the cluster and the state of its etcd",
-		Long: `Show the hosts of the cluster, the state of its etcd, and what needs attention. The command also
-works while a majority of the members does not answer.`,
+		Long: `Show the hosts of the cluster, the state of its etcd, and its problems. The command also works
+while a majority of the members does not answer.`,
 		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return g.app.Read(cmd, func(ctx context.Context, _ *apiclient.Client, out *output.Printer) error {

@@ -198,7 +198,7 @@ func (r *runner) agentClient() (*member.Client, string, error) {
 		return c, s.Prefix, err
 	}
 
-	section, err := r.section()
+	section, err := readSection(r.dir)
 	if err != nil {
 		return nil, "", err
 	}
@@ -221,16 +221,16 @@ func (r *runner) agentClient() (*member.Client, string, error) {
 	return c, strings.TrimSuffix(section.Prefix, "/"), nil
 }
 
-// section reads the agent's section "cluster" from its own file or from the agent's configuration.
-func (r *runner) section() (agentSection, error) {
+// readSection reads the agent's section "cluster" from its own file or from the agent's configuration.
+func readSection(dir hostdir.Dir) (agentSection, error) {
 	var own agentSection
 	var file struct {
 		Cluster agentSection `yaml:"cluster"`
 	}
-	raw, err := os.ReadFile(r.dir.ClusterFile())
+	raw, err := os.ReadFile(dir.ClusterFile())
 	if err == nil {
 		err = yaml.Unmarshal(raw, &own)
-	} else if raw, err = os.ReadFile(filepath.Join(r.dir.Config, "volagent.yaml")); err == nil {
+	} else if raw, err = os.ReadFile(filepath.Join(dir.Config, "volagent.yaml")); err == nil {
 		err = yaml.Unmarshal(raw, &file)
 		own = file.Cluster
 	}

@@ -29,7 +29,7 @@ func (r *runner) init(ctx context.Context) (any, error) {
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
-	unlock, err := r.lock()
+	unlock, err := lock(r.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (r *runner) init(ctx context.Context) (any, error) {
 	done.Lines = []string{fmt.Sprintf("cluster %s has its first member, %s", s.ClusterID, s.Name)}
 	done.Lines = append(done.Lines, startLines(done.Started)...)
 	if done.Started {
-		if err := r.waitFor(ctx, s); err != nil {
+		if err := waitFor(ctx, r.dir, s); err != nil {
 			return nil, err
 		}
 		t, expires, err := r.newToken(ctx, s, wire.TokenLife)
@@ -108,10 +108,10 @@ func (r *runner) prepare() error {
 }
 
 // lock locks the data directory. The returned function may be called twice.
-func (r *runner) lock() (func(), error) {
-	unlock, err := r.dir.Lock()
+func lock(dir hostdir.Dir) (func(), error) {
+	unlock, err := dir.Lock()
 	if errors.Is(err, hostdir.ErrLocked) {
-		return nil, wire.Errorf(api.CodeRefused, "wait for the other command", "another command or volagent-etcd uses %s", r.dir.Data)
+		return nil, wire.Errorf(api.CodeRefused, "wait for the other command", "another command or volagent-etcd uses %s", dir.Data)
 	}
 	return unlock, err
 }
@@ -133,10 +133,10 @@ func portsFree(h wire.Host) error {
 }
 
 // waitFor waits until this host's etcd has a leader and the cluster has a description.
-func (r *runner) waitFor(ctx context.Context, s hostdir.State) error {
+func waitFor(ctx context.Context, dir hostdir.Dir, s hostdir.State) error {
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
-	c, err := member.Connect(r.dir, s)
+	c, err := member.Connect(dir, s)
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (r *runner) join(ctx context.Context) (any, error) {
 			return nil, err
 		}
 	}
-	unlock, err := r.lock()
+	unlock, err := lock(r.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -298,19 +298,19 @@ func (r *runner) newToken(ctx context.Context, s hostdir.State, life time.Durati
 	if err := c.Put(ctx, member.TokenKey(t.ID), raw); err != nil {
 		return "", time.Time{}, fmt.Errorf("cannot store the token: %w", err)
 	}
-	r.dropTokens(ctx, c)
+	dropTokens(ctx, c, r.now())
 	return t.String(), rec.Expires, nil
 }
 
 // dropTokens deletes the records of tokens that ended long ago. A record that stays does no harm.
-func (r *runner) dropTokens(ctx context.Context, c *member.Client) {
+func dropTokens(ctx context.Context, c *member.Client, now time.Time) {
 	kvs, err := c.List(ctx, member.TokensPrefix)
 	if err != nil {
 		return
 	}
 	for _, kv := range kvs {
 		var rec token.Record
-		if json.Unmarshal(kv.Value, &rec) == nil && rec.Outdated(r.now()) {
+		if json.Unmarshal(kv.Value, &rec) == nil && rec.Outdated(now) {
 			_ = c.Delete(ctx, kv.Key) // the next token tries again
 		}
 	}

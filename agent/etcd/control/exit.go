@@ -106,7 +106,7 @@ func (r *runner) takeOut(ctx context.Context, c *member.Client, s hostdir.State,
 	if err != nil {
 		return err
 	}
-	if err := r.checkHolds(ctx, c, s, h, name); err != nil {
+	if err := checkHolds(ctx, c, s, h, name); err != nil {
 		return err
 	}
 
@@ -115,7 +115,7 @@ func (r *runner) takeOut(ctx context.Context, c *member.Client, s hostdir.State,
 			return fmt.Errorf("cannot remove %q from etcd's members: %w", name, err)
 		}
 	}
-	return r.deleteHost(ctx, s, name)
+	return deleteHost(ctx, r.dir, s, name)
 }
 
 // removeMember removes a member. etcd refuses that for some seconds after another member has started,
@@ -136,8 +136,8 @@ func removeMember(ctx context.Context, c *member.Client, id uint64) error {
 
 // deleteHost deletes the key of a host. It asks the other members, because this host's etcd may have
 // just left.
-func (r *runner) deleteHost(ctx context.Context, s hostdir.State, name string) error {
-	c, err := member.Connect(r.dir, s)
+func deleteHost(ctx context.Context, dir hostdir.Dir, s hostdir.State, name string) error {
+	c, err := member.Connect(dir, s)
 	if err != nil {
 		return err
 	}
@@ -151,12 +151,12 @@ func (r *runner) deleteHost(ctx context.Context, s hostdir.State, name string) e
 }
 
 // checkHolds refuses a host that has holds.
-func (r *runner) checkHolds(ctx context.Context, c *member.Client, s hostdir.State, h member.Host, name string) error {
+func checkHolds(ctx context.Context, c *member.Client, s hostdir.State, h member.Host, name string) error {
 	node := name
 	if h.Node != "" {
 		node = h.Node
 	}
-	ids, err := c.Holds(ctx, s.Prefix, node)
+	ids, err := member.Holds(ctx, c, s.Prefix, node)
 	if err != nil || len(ids) == 0 {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/etcd/cert"
@@ -55,7 +56,7 @@ func (r *runner) status(ctx context.Context) (any, error) {
 		st.Epoch, st.Schema, st.Suspended = meta.Value.Epoch, meta.Value.Schema, meta.Value.Suspended
 	}
 
-	r.hostRows(&st, s, members, judged, states, hosts)
+	hostRows(&st, s, members, judged, states, hosts)
 	st.Problems = append(st.Problems, r.problems(s, st)...)
 	return st, nil
 }
@@ -69,7 +70,7 @@ func remembered(s hostdir.State) (members []member.Member) {
 }
 
 // hostRows adds the members and the clients to a status.
-func (r *runner) hostRows(st *wire.ClusterStatus, s hostdir.State, members []member.Member, judged []quorum.Member, states map[string]member.Status, hosts map[string]member.Host) {
+func hostRows(st *wire.ClusterStatus, s hostdir.State, members []member.Member, judged []quorum.Member, states map[string]member.Status, hosts map[string]member.Host) {
 	names := map[string]string{}
 	for _, p := range join.Named(members, hosts) {
 		names[p.Peer] = p.Name
@@ -151,7 +152,7 @@ func (r *runner) problems(s hostdir.State, st wire.ClusterStatus) (all []wire.Pr
 		if h.Quota > 0 && h.InUse*100 > h.Quota*nearlyFull {
 			add("volctl cluster compact --quota SIZE", "etcd of member %q uses %d %% of its quota", h.Name, h.InUse*100/h.Quota)
 		}
-		r.certProblem(add, h)
+		certProblem(r.now(), s.Life, add, h)
 	}
 	if full {
 		add("volctl cluster compact", "etcd is full: it has reached its quota, and accepts no changes until space is freed")
@@ -162,7 +163,7 @@ func (r *runner) problems(s hostdir.State, st wire.ClusterStatus) (all []wire.Pr
 	if st.Quorum && st.Tolerates == 0 {
 		add("add hosts until three members vote: volctl cluster token", "%s", noFailures(learners))
 	}
-	return append(all, r.ownCertificate(s)...)
+	return append(all, ownCertificate(r.dir, s, r.now())...)
 }
 
 func noFailures(learners int) string {
@@ -173,24 +174,20 @@ func noFailures(learners int) string {
 }
 
 // certProblem reports a certificate in the stored hosts that ends soon. Its begin is not stored, so a
-// fixed share of the default life counts as soon.
-func (r *runner) certProblem(add func(fix, format string, args ...any), h wire.HostStatus) {
-	now := r.now()
+// share of the cluster's usual life counts as soon.
+func certProblem(now time.Time, life time.Duration, add func(fix, format string, args ...any), h wire.HostStatus) {
 	switch {
 	case h.CertEnd.IsZero():
 	case now.After(h.CertEnd):
 		add("on that host: volctl cluster join", "the certificate of host %q %s", h.Name, cert.Period{End: h.CertEnd}.Words(now))
-	case h.CertEnd.Sub(now) < cert.Life/6:
-		if s, err := r.dir.Load(); err == nil && s.Life < cert.Life {
-			return // a shorter life was chosen
-		}
+	case h.CertEnd.Sub(now) < life/6:
 		add("on that host: journalctl -u volagent-etcd", "the certificate of host %q ends at %s and could not be renewed", h.Name, h.CertEnd.UTC().Format("2006-01-02"))
 	}
 }
 
 // ownCertificate reports a problem with the certificate on this host, which the cluster may not know.
-func (r *runner) ownCertificate(s hostdir.State) []wire.Problem {
-	raw, err := r.dir.Read(hostdir.HostCert)
+func ownCertificate(dir hostdir.Dir, s hostdir.State, now time.Time) []wire.Problem {
+	raw, err := dir.Read(hostdir.HostCert)
 	if err != nil {
 		return []wire.Problem{{Text: err.Error()}}
 	}
@@ -198,13 +195,13 @@ func (r *runner) ownCertificate(s hostdir.State) []wire.Problem {
 	if err != nil {
 		return []wire.Problem{{Text: err.Error()}}
 	}
-	words := p.Words(r.now())
+	words := p.Words(now)
 	switch {
 	case words == "":
 		return nil
-	case s.Role == wire.RoleClient && p.Expired(r.now()):
+	case s.Role == wire.RoleClient && p.Expired(now):
 		return []wire.Problem{{Text: "the certificate of this host " + words, Fix: "volctl cluster join, with a new token"}}
-	case r.now().Before(p.Begin):
+	case now.Before(p.Begin):
 		return []wire.Problem{{Text: "the certificate of this host " + words, Fix: "set the clocks of all hosts, for example with chrony"}}
 	default:
 		return []wire.Problem{{Text: "the certificate of this host " + words, Fix: "systemctl restart volagent-etcd"}}

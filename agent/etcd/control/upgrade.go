@@ -25,7 +25,7 @@ func (r *runner) upgrade(ctx context.Context) (any, error) {
 		return nil, err
 	}
 	defer c.Close()
-	_, judged, err := c.Judged(ctx)
+	_, judged, err := member.Judged(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (r *runner) upgrade(ctx context.Context) (any, error) {
 			if err := r.restart(ctx, c, s, &done); err != nil || r.DryRun {
 				return done, err
 			}
-			if _, judged, err = c.Judged(ctx); err != nil {
+			if _, judged, err = member.Judged(ctx, c); err != nil {
 				return nil, err
 			}
 		}
@@ -54,7 +54,7 @@ func (r *runner) upgrade(ctx context.Context) (any, error) {
 		return done, nil
 	}
 
-	schema, lacking, err := c.RaiseSchema(ctx, s.Prefix, shared.Schema)
+	schema, lacking, err := member.RaiseSchema(ctx, c, s.Prefix, shared.Schema)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (r *runner) restart(ctx context.Context, c *member.Client, s hostdir.State,
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
 	for {
-		_, judged, err := c.Judged(ctx)
+		_, judged, err := member.Judged(ctx, c)
 		if err == nil && versionOf(judged, s.Name) == server.Version && quorum.CheckUpgrade(judged, s.Name, server.Version) == nil {
 			done.Lines = append(done.Lines, fmt.Sprintf("member %s runs etcd %s now", s.Name, server.Version))
 			return nil

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -24,38 +23,6 @@ import (
 	"github.com/volagent/volagent/agent/etcd/wire"
 	"github.com/volagent/volagent/agent/process"
 )
-
-const (
-	// memberRound is the interval of the duties of a member.
-	memberRound = 2 * time.Second
-
-	// clientRound is the longest interval of the duties of a client. A cluster may have a thousand
-	// clients.
-	clientRound = 5 * time.Minute
-
-	// roundLimit is the time limit of one round of duties.
-	roundLimit = 30 * time.Second
-)
-
-// ErrLeft means that this host is no longer a member. A restart does not help.
-var ErrLeft = errors.New("this host has left the cluster")
-
-// Daemon is the running volagent-etcd.
-type Daemon struct {
-	dir hostdir.Dir
-	log hclog.Logger
-	now func() time.Time
-
-	etcd      *server.Server // nil on a client
-	registrar *join.Registrar
-	listener  *join.Listener // nil on a client
-
-	mu     sync.Mutex
-	state  hostdir.State
-	client *member.Client
-
-	said map[string]string // the last error of each duty, so that it is logged once
-}
 
 // Run runs volagent-etcd until ctx ends or etcd stops.
 func Run(ctx context.Context, dir hostdir.Dir, log hclog.Logger) error {
@@ -96,20 +63,6 @@ func Run(ctx context.Context, dir hostdir.Dir, log hclog.Logger) error {
 
 	process.Notify(log, "READY=1")
 	return d.work(ctx)
-}
-
-// State returns the newest state of this host.
-func (d *Daemon) State() hostdir.State {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.state
-}
-
-// Client returns the client for the members that this host knows now.
-func (d *Daemon) Client() *member.Client {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.client
 }
 
 // start starts etcd and the join listener.
@@ -214,49 +167,6 @@ func (d *Daemon) stoppedError(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: its member was removed; let the host forget the cluster: volctl cluster leave --forget", ErrLeft)
 	}
 	return err
-}
-
-// keep changes the state of the host and stores it. The client is renewed if other members answer
-// now.
-func (d *Daemon) keep(change func(*hostdir.State)) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	old := strings.Join(d.state.Endpoints(), " ")
-	change(&d.state)
-	if err := d.dir.Save(d.state); err != nil {
-		return err
-	}
-	if strings.Join(d.state.Endpoints(), " ") == old {
-		return nil
-	}
-
-	client, err := member.Connect(d.dir, d.state)
-	if err != nil {
-		return err
-	}
-	before := d.client
-	time.AfterFunc(roundLimit, before.Close) // a request of a host that joins may still use it
-	d.client = client
-	return nil
-}
-
-// say logs the error of a duty, unless it logged the same error last. A nil error means success.
-func (d *Daemon) say(duty string, err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	was := d.said[duty]
-	switch text {
-	case was:
-		return
-	case "":
-		d.log.Info("can "+duty+" again", "before", was)
-	default:
-		d.log.Warn("cannot "+duty+"; it is tried again", "error", text)
-	}
-	d.said[duty] = text
 }
 
 func closed() <-chan struct{} {

@@ -117,7 +117,7 @@ func Random() string {
 
 // promote makes learners voters, two at a time.
 func (d *Daemon) promote(ctx context.Context) error {
-	_, judged, err := d.Client().Judged(ctx)
+	_, judged, err := member.Judged(ctx, d.Client())
 	if err != nil {
 		return err
 	}

@@ -68,8 +68,8 @@ type State struct {
 	// etcd has run.
 	EtcdCluster string `json:"etcd_cluster,omitempty"`
 
-	// Boot says how etcd starts for the first time: as the first member of a cluster with this
-	// random token, or, if the token is empty, as a member of an existing cluster.
+	// Boot is a random token of a new cluster, of which this host is the first member. It is empty on
+	// a host that joined an existing cluster.
 	Boot string `json:"boot,omitempty"`
 
 	// Members are the members that the host knows last, so that it can ask others when its own etcd

@@ -43,7 +43,7 @@ const (
 	requestLimit = time.Minute
 )
 
-// hello is what a listener tells anyone.
+// hello is the answer of a listener to anyone.
 type hello struct {
 	Time    time.Time `json:"time"`
 	Cluster string    `json:"cluster"`

@@ -116,7 +116,7 @@ func readToken(ctx context.Context, c *member.Client, id string) (member.KV, tok
 
 // place decides the role of a host, and refuses one that does not fit.
 func (r *Registrar) place(ctx context.Context, c *member.Client, q Request, key string) (wire.Role, error) {
-	members, judged, err := c.Judged(ctx)
+	members, judged, err := member.Judged(ctx, c)
 	if err != nil {
 		return "", err
 	}

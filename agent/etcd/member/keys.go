@@ -18,7 +18,7 @@ const (
 	TokensPrefix = "/volagent-etcd/tokens/"
 )
 
-// Host is what the cluster stores of a host.
+// Host describes a host of the cluster. It is the value of the key of the host.
 type Host struct {
 	wire.Host
 	Role    wire.Role `json:"role"`
@@ -82,7 +82,7 @@ func (c *Client) SetMeta(ctx context.Context, old shared.Entry[shared.Meta], m s
 }
 
 // Holds returns the volumes on which the host has a hold.
-func (c *Client) Holds(ctx context.Context, prefix, node string) ([]string, error) {
+func Holds(ctx context.Context, c *Client, prefix, node string) ([]string, error) {
 	kvs, err := c.List(ctx, prefix+version1+shared.HoldsOf(node).Key)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (c *Client) Holds(ctx context.Context, prefix, node string) ([]string, erro
 
 // RaiseSchema raises the schema of the cluster to the newest one that every registered node
 // supports. It returns the schema in force, and the nodes that prevent the wanted one.
-func (c *Client) RaiseSchema(ctx context.Context, prefix string, want int) (int, []string, error) {
+func RaiseSchema(ctx context.Context, c *Client, prefix string, want int) (int, []string, error) {
 	meta, err := c.Meta(ctx, prefix)
 	if err != nil || !meta.Exists() {
 		return 0, nil, err

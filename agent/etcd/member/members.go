@@ -28,7 +28,7 @@ type Member struct {
 }
 
 // Members returns etcd's members and the id of etcd's cluster. If no majority answers, it returns
-// what one member knows, and certain is false.
+// the members that one of them knows, and certain is false.
 func (c *Client) Members(ctx context.Context) (members []Member, cluster string, certain bool, err error) {
 	for _, certain = range []bool{true, false} {
 		members = nil
@@ -138,7 +138,7 @@ func Judge(members []Member, states map[string]Status) []quorum.Member {
 }
 
 // Judged reads the members with their states.
-func (c *Client) Judged(ctx context.Context) ([]Member, []quorum.Member, error) {
+func Judged(ctx context.Context, c *Client) ([]Member, []quorum.Member, error) {
 	members, _, _, err := c.Members(ctx)
 	if err != nil {
 		return nil, nil, err

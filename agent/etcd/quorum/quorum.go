@@ -1,6 +1,6 @@
 // Package quorum decides which hosts of a cluster vote. All its functions are pure. A cluster has
 // one, three or five voters. A host that waits for a partner is a learner: it has all data, and does
-// not vote, because an even number of voters tolerates no more failures than one voter less.
+// not vote. An even number of voters would tolerate no more failures than one voter less.
 package quorum
 
 import (

@@ -1,13 +1,15 @@
 package server
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -29,15 +31,31 @@ const (
 	restoreLimit = 2 * time.Minute
 )
 
-// Check returns an error if a file is not a snapshot of etcd.
+// Check returns an error unless a file is a complete snapshot of etcd.
 func Check(file string) error {
 	info, err := os.Stat(file)
 	if err != nil {
 		return wire.Errorf(api.CodeInvalid, "", "cannot read the backup: %v", err)
 	}
-	const hash = 32 // the SHA-256 hash follows the pages of the database
-	if info.IsDir() || info.Size()%512 != hash {
+	// The SHA-256 hash follows the pages of the database.
+	if info.IsDir() || info.Size()%512 != sha256.Size {
 		return wire.Errorf(api.CodeInvalid, "use a file that volctl cluster backup wrote", "file %q is not a complete backup of a cluster", file)
+	}
+
+	f, err := os.Open(file)
+	if err != nil {
+		return wire.Errorf(api.CodeInvalid, "", "cannot read the backup: %v", err)
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	h, want := sha256.New(), make([]byte, sha256.Size)
+	if _, err := io.CopyN(h, f, info.Size()-sha256.Size); err != nil {
+		return fmt.Errorf("cannot read the backup: %w", err)
+	}
+	if _, err := io.ReadFull(f, want); err != nil {
+		return fmt.Errorf("cannot read the backup: %w", err)
+	}
+	if !bytes.Equal(h.Sum(nil), want) {
+		return wire.Errorf(api.CodeInvalid, "use another backup", "backup %q is damaged: its hash does not fit its content", file)
 	}
 	return nil
 }
@@ -51,15 +69,15 @@ func Restore(ctx context.Context, d hostdir.Dir, s hostdir.State, file, key stri
 	}
 
 	now := time.Now().UTC().Format("20060102T150405Z")
-	fresh := d.Path(hostdir.EtcdDir + ".restoring-" + now)
+	fresh, err := os.MkdirTemp(d.Data, hostdir.EtcdDir+".restoring-") // created with mode 0700
+	if err != nil {
+		return "", fmt.Errorf("cannot create a directory for the restored data: %w", err)
+	}
 	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: file, Name: s.Name, OutputDataDir: fresh, PeerURLs: []string{s.PeerURL()},
 		InitialCluster: s.Name + "=" + s.PeerURL(), InitialClusterToken: s.Boot,
 		RevisionBump: revisionBump, MarkCompacted: true,
 	})
-	if err != nil && strings.Contains(err.Error(), "sha256") {
-		return "", wire.Errorf(api.CodeInvalid, "use another backup", "backup %q is damaged: its hash does not fit its content", file)
-	}
 	if err != nil {
 		return "", fmt.Errorf("cannot restore the backup: %w", err)
 	}

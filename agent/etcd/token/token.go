@@ -31,7 +31,7 @@ type Token struct {
 	Secret      string   `json:"s"`
 }
 
-// Record is what the cluster stores of a token.
+// Record describes a token in the cluster, without its secret.
 type Record struct {
 	Hash    string    `json:"hash"` // of the secret
 	Created time.Time `json:"created"`

@@ -138,7 +138,7 @@ func (r *rig) ended(n int) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// log returns what volagent-etcd of a host has logged.
+// log returns the log of volagent-etcd of a host.
 func (r *rig) log(n int) string {
 	raw, _ := os.ReadFile(filepath.Join(r.dir, fmt.Sprintf("log%d", n)))
 	return string(raw)

@@ -103,8 +103,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestQuorum checks that no command costs the cluster its quorum, and that the commands say what is
-// wrong while a majority is away.
+// TestQuorum checks that no command costs the cluster its quorum, and that the commands report the
+// problem while a majority is away.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
