@@ -47,7 +47,7 @@ func NewAuthority(cluster string, now time.Time) (*Authority, error) {
 	}
 
 	tmpl := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "volagent cluster " + cluster},
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "cluster " + cluster},
 		NotBefore: now.Add(-maxBackdate), NotAfter: now.Add(authorityLife),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,

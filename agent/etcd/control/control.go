@@ -37,7 +37,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer) bool {
 	var result any
 	err := json.NewDecoder(in).Decode(&r)
 	if err != nil {
-		err = wire.Errorf(api.CodeInvalid, "run volctl cluster instead", "cannot read the request: %v", err)
+		err = wire.Errorf(api.CodeInvalid, "use the commands of volctl", "cannot read the request: %v", err)
 	} else {
 		result, err = run(ctx, r)
 	}
@@ -110,7 +110,7 @@ func (r *runner) start(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if out, err := exec.CommandContext(ctx, "systemctl", "enable", "--now", unit).CombinedOutput(); err != nil {
-		return false, wire.Errorf(api.CodeFailed, "journalctl -u "+unit, "cannot start volagent-etcd: %v: %s", err, out)
+		return false, wire.Errorf(api.CodeFailed, "journalctl -u volagent-etcd", "cannot start volagent-etcd: %v: %s", err, out)
 	}
 	return true, nil
 }

@@ -147,7 +147,7 @@ func waitFor(ctx context.Context, dir hostdir.Dir, s hostdir.State) error {
 			return nil
 		}
 		if pause(ctx, 300*time.Millisecond) != nil {
-			return wire.Errorf(api.CodeTimeout, "journalctl -u "+unit, "volagent-etcd was started, and did not become ready: %v", err)
+			return wire.Errorf(api.CodeTimeout, "journalctl -u volagent-etcd", "volagent-etcd was started, and did not become ready: %v", err)
 		}
 	}
 }

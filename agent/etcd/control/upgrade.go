@@ -77,7 +77,7 @@ func (r *runner) restart(ctx context.Context, c *member.Client, s hostdir.State,
 		return wire.Errorf(api.CodeRefused, "stop volagent-etcd of this host, and start it again", "systemd does not run volagent-etcd")
 	}
 	if out, err := exec.CommandContext(ctx, "systemctl", "restart", unit).CombinedOutput(); err != nil {
-		return wire.Errorf(api.CodeFailed, "journalctl -u "+unit, "cannot restart volagent-etcd: %v: %s", err, out)
+		return wire.Errorf(api.CodeFailed, "journalctl -u volagent-etcd", "cannot restart volagent-etcd: %v: %s", err, out)
 	}
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
@@ -88,7 +88,7 @@ func (r *runner) restart(ctx context.Context, c *member.Client, s hostdir.State,
 			return nil
 		}
 		if pause(ctx, time.Second) != nil {
-			return wire.Errorf(api.CodeTimeout, "journalctl -u "+unit, "volagent-etcd was restarted, and its member is not healthy yet")
+			return wire.Errorf(api.CodeTimeout, "journalctl -u volagent-etcd", "volagent-etcd was restarted, and its member is not healthy yet")
 		}
 	}
 }
