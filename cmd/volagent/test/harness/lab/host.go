@@ -29,11 +29,12 @@ type Host struct {
 	// PowerOn. With the values of another host, the host is a clone.
 	MachineID, ProductUUID string
 
-	lab     *Lab
-	number  int    // the last byte of the addresses
-	space   *space // nil while the host is off
-	bootID  string
-	started []*Process
+	lab      *Lab
+	number   int    // the last byte of the addresses
+	identity string // a directory with files such as /etc/machine-id; not in Dir, because they are mounted
+	space    *space // nil while the host is off
+	bootID   string
+	started  []*Process
 }
 
 // place is a host as the place of its harness.Host.
@@ -150,3 +151,6 @@ func (h *Host) JoinCluster() {
 	h.Must(err)
 	h.Must(os.WriteFile(file, append(raw, h.lab.ClusterSection()...), 0o644))
 }
+
+// Lab returns the lab of the host.
+func (h *Host) Lab() *Lab { return h.lab }

@@ -104,7 +104,7 @@ func (l *Lab) newHost(name string, number int, o options) *Host {
 	l.T.Helper()
 	h := &Host{
 		Host: harness.NewHost(l.T), Name: name, Address: fmt.Sprintf("10.77.0.%d", number),
-		MachineID: randomHex(16), lab: l, number: number,
+		MachineID: randomHex(16), lab: l, number: number, identity: l.T.TempDir(),
 	}
 	if !o.noDMI {
 		h.ProductUUID = randomUUID()

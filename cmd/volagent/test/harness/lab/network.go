@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -9,10 +10,10 @@ import (
 // cut is a direction in which no packets pass.
 type cut struct{ from, to *Host }
 
-// newBridge makes the namespaces with the bridge of a lab.
+// newBridge makes the network namespace with the bridge of a lab.
 func newBridge(t testing.TB) *space {
 	t.Helper()
-	s, err := newSpace()
+	s, err := newSpace(netKind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func (l *Lab) plugIn(h *Host) {
 		h.number, h.Address), "ip", "-batch", "-"))
 
 	// The receiver drops the packets. If the sender dropped them, its system calls would fail.
-	rules := "table inet lab {\n set cut {\n type ipv4_addr\n }\n chain in {\n type filter hook input priority 0\n ip saddr @cut drop\n }\n}\n"
+	rules := "table inet lab {\n set cut {\n type ipv4_addr\n }\n chain in {\n type filter hook input priority 0\n ip saddr @cut counter drop\n }\n}\n"
 	for c := range l.cuts {
 		if c.to == h {
 			rules += fmt.Sprintf("add element inet lab cut { %s }\n", c.from.Address)
@@ -88,6 +89,16 @@ func (l *Lab) Heal() {
 	for c := range l.cuts {
 		l.Join(c.from, c.to)
 	}
+}
+
+// Dropped returns the number of packets that did not reach the host because of Cut since PowerOn.
+func (h *Host) Dropped() int {
+	h.T.Helper()
+	_, rest, _ := strings.Cut(h.MustRun("nft", "list", "chain", "inet", "lab", "in"), "counter packets ")
+	number, _, _ := strings.Cut(rest, " ")
+	n, err := strconv.Atoi(number)
+	h.Must(err)
+	return n
 }
 
 // changeCut adds a host to the set of hosts whose packets do not reach h, or deletes it there.

@@ -20,7 +20,7 @@ func (h *Host) PowerOn() {
 		h.T.Fatalf("%s is already on", h.Name)
 	}
 	var err error
-	h.space, err = newSpace()
+	h.space, err = newSpace(hostKinds...)
 	h.Must(err)
 	h.bootID = randomUUID()
 	// The thread of enter is in another pid namespace, so only a command can mount this /proc.
@@ -89,7 +89,7 @@ func (h *Host) setIdentity() error {
 // plant mounts a file with the given line at the path name below dir. If the machine does not have
 // this file, plant mounts a read-only overlay with the file over dir.
 func (h *Host) plant(dir, name, line string) error {
-	top := filepath.Join(h.Dir, "identity", filepath.Base(dir))
+	top := filepath.Join(h.identity, filepath.Base(dir))
 	file := filepath.Join(top, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(line+"\n"), 0o444)); err != nil {
 		return err

@@ -11,10 +11,11 @@ import (
 	"syscall"
 )
 
-// space is a set of namespaces. A process that only sleeps, the holder, keeps them. The holder is the
-// first process of its pid namespace, so the kernel kills all other processes there when the holder
-// ends. The holder itself ends with this process.
+// space is a set of namespaces. A process that only sleeps, the holder, keeps them. If there is a pid
+// namespace, the holder is its first process, so the kernel kills all other processes there when the
+// holder ends. The holder itself ends with this process.
 type space struct {
+	kinds  []kind
 	holder *exec.Cmd
 	ended  chan struct{} // closed when the holder has ended
 
@@ -28,7 +29,7 @@ type space struct {
 var errOff = errors.New("the host is off")
 
 // newSpace makes new namespaces.
-func newSpace() (*space, error) {
+func newSpace(kinds ...kind) (*space, error) {
 	// The holder ignores SIGCHLD. Therefore the kernel removes its zombies, which are the processes
 	// whose parents have ended.
 	holder := exec.Command("env", "--ignore-signal=CHLD", "sleep", "infinity")
@@ -37,7 +38,7 @@ func newSpace() (*space, error) {
 		holder.SysProcAttr.Cloneflags |= uintptr(k.flag)
 	}
 
-	s := &space{holder: holder, ended: make(chan struct{})}
+	s := &space{kinds: kinds, holder: holder, ended: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		// The kernel sends the signal of Pdeathsig when the thread that started the holder ends. The
@@ -89,7 +90,7 @@ func (s *space) takeThread() (t *thread, err error) {
 
 	if n := len(s.idle); n > 0 {
 		t, s.idle = s.idle[n-1], s.idle[:n-1]
-	} else if t, err = newThread(s.pid()); err != nil {
+	} else if t, err = newThread(s.pid(), s.kinds); err != nil {
 		return nil, err
 	}
 	s.busy.Add(1)

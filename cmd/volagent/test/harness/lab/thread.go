@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kinds are the namespaces of a space, as clone(2) and /proc/PID/ns name them.
-var kinds = []struct {
+// kind is a kind of namespace: its name in /proc/PID/ns, and its flag of clone(2).
+type kind struct {
 	name string
 	flag int
-}{
-	{"uts", unix.CLONE_NEWUTS},
-	{"net", unix.CLONE_NEWNET},
-	{"pid", unix.CLONE_NEWPID},
-	{"mnt", unix.CLONE_NEWNS},
 }
+
+var netKind = kind{"net", unix.CLONE_NEWNET}
+
+// hostKinds are the namespaces of a host.
+var hostKinds = []kind{{"uts", unix.CLONE_NEWUTS}, netKind, {"pid", unix.CLONE_NEWPID}, {"mnt", unix.CLONE_NEWNS}}
 
 // errGone is the error of a function that ended its goroutine, for example with t.Fatal.
 var errGone = errors.New("the function ended its goroutine")
@@ -35,10 +35,10 @@ type thread struct {
 }
 
 // newThread starts a thread in the namespaces of a process.
-func newThread(pid int) (*thread, error) {
+func newThread(pid int, kinds []kind) (*thread, error) {
 	t := &thread{jobs: make(chan func()), left: make(chan error, 1)}
 	entered := make(chan error, 1)
-	go t.serve(pid, entered)
+	go t.serve(pid, kinds, entered)
 	if err := <-entered; err != nil {
 		return nil, err
 	}
@@ -47,21 +47,21 @@ func newThread(pid int) (*thread, error) {
 
 // serve enters the namespaces of a process, calls functions there, and leaves the namespaces when the
 // channel jobs is closed.
-func (t *thread) serve(pid int, entered chan<- error) {
+func (t *thread) serve(pid int, kinds []kind, entered chan<- error) {
 	runtime.LockOSThread() // and never unlock it
 	if unix.Gettid() == os.Getpid() {
 		// The main thread must keep its namespaces, because /proc/self shows those of the main thread.
 		// While this goroutine has the main thread, the other one runs on another thread.
 		done := make(chan error, 1)
-		go t.serve(pid, done)
+		go t.serve(pid, kinds, done)
 		entered <- <-done
 		runtime.UnlockOSThread()
 		return
 	}
 
-	own, err := openNamespaces("/proc/self/ns/")
+	own, err := openNamespaces("/proc/self/ns/", kinds)
 	if err == nil {
-		err = enterNamespaces(pid)
+		err = enterNamespaces(pid, kinds)
 	}
 	entered <- err
 	if err == nil {
@@ -91,8 +91,8 @@ func (t *thread) leave() error {
 }
 
 // enterNamespaces puts the calling thread into the namespaces of a process.
-func enterNamespaces(pid int) error {
-	theirs, err := openNamespaces(fmt.Sprintf("/proc/%d/ns/", pid))
+func enterNamespaces(pid int, kinds []kind) error {
+	theirs, err := openNamespaces(fmt.Sprintf("/proc/%d/ns/", pid), kinds)
 	if err != nil {
 		return err
 	}
@@ -100,27 +100,32 @@ func enterNamespaces(pid int) error {
 	return errors.Join(unix.Unshare(unix.CLONE_FS), theirs.enter())
 }
 
-// namespaces are the open files of namespaces, one for each of kinds.
-type namespaces []*os.File
+// namespaces are the open files of some namespaces.
+type namespaces []namespace
+
+type namespace struct {
+	kind
+	file *os.File
+}
 
 // openNamespaces opens the namespaces whose files are in a directory.
-func openNamespaces(dir string) (namespaces, error) {
+func openNamespaces(dir string, kinds []kind) (namespaces, error) {
 	var ns namespaces
 	for _, k := range kinds {
 		f, err := os.Open(dir + k.name)
 		if err != nil {
 			return nil, errors.Join(err, ns.close())
 		}
-		ns = append(ns, f)
+		ns = append(ns, namespace{k, f})
 	}
 	return ns, nil
 }
 
 // enter puts the calling thread into the namespaces, and closes them.
 func (ns namespaces) enter() error {
-	for i, f := range ns {
-		if err := unix.Setns(int(f.Fd()), kinds[i].flag); err != nil {
-			return errors.Join(fmt.Errorf("cannot enter namespace %q: %w", kinds[i].name, err), ns.close())
+	for _, n := range ns {
+		if err := unix.Setns(int(n.file.Fd()), n.flag); err != nil {
+			return errors.Join(fmt.Errorf("cannot enter namespace %q: %w", n.name, err), ns.close())
 		}
 	}
 	return ns.close()
@@ -128,8 +133,8 @@ func (ns namespaces) enter() error {
 
 // close closes the files of the namespaces.
 func (ns namespaces) close() (err error) {
-	for _, f := range ns {
-		err = errors.Join(err, f.Close())
+	for _, n := range ns {
+		err = errors.Join(err, n.file.Close())
 	}
 	return err
 }
