@@ -110,7 +110,7 @@ func (l *Lab) newHost(name string, number int, o options) *Host {
 		h.ProductUUID = randomUUID()
 	}
 	h.OmitFlags, h.MoreArgs = []string{"--node-id"}, []string{"--node-id", name}
-	h.Host.Place = place{h}
+	h.Place = place{h}
 	h.T.Cleanup(h.end)
 	h.PowerOn()
 	return h
