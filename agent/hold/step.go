@@ -68,8 +68,6 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 		}
 		if out.Err.Code == volume.CodeHeld {
 			s.await(id, ask)
-			// An earlier transaction of this acquisition may still be on its way.
-			out.Err.Answered = h.State != volume.Failed
 		}
 		return out
 	}

@@ -57,7 +57,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	a := Next(r, o)
 	switch {
 	case at.heldElsewhere():
-		e.Summary = "waiting for another host"
+		e.Summary = string(e.State) + ", waiting for another host"
 		e.Notes = append(e.Notes, at.Err.Message)
 	case at.failing() && at.expands() && (e.State == StateMounted || e.State == StateDegraded):
 		e.State, e.Summary = StateDegraded, "degraded: it cannot be expanded to "+Size(at.Action.Size)
@@ -142,6 +142,8 @@ func standing(r Record, o Observed) (State, string) {
 	claims := r.Ordered()
 	wanted := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.Wanted })
 	switch {
+	case r.Node.Hold.Lost && r.left():
+		return StateDetaching, "detaching, this host has lost its hold"
 	case o.Down && r.left():
 		return StateDetaching, "taken off this host, which is going down"
 	case len(claims) == 0 && r.Node.Attached != Absent:

@@ -133,12 +133,14 @@ func removePendingCalls(r Record, k call.Method, path string) Record {
 // clearUndone removes data that the agent needs only until all sides are undone.
 func clearUndone(r Record) Record {
 	n := r.Node
-	if len(n.PendingCalls) == 0 && n.Attached == Absent && !n.held() {
+	if n.held() {
+		return r // the proof before the end of the hold needs this data
+	}
+	if len(n.PendingCalls) == 0 && n.Attached == Absent {
 		r.Node.Unseen, n.Unseen = nil, nil
 	}
 	if len(r.Claims) == 0 && n.Attached == Absent && n.Staged == Absent {
 		r.Node = NodeSide{
-			Hold: n.Hold, Proven: n.Proven,
 			Watches: n.Watches, StagingPath: n.StagingPath, Seq: n.Seq, PendingCalls: n.PendingCalls, Unseen: n.Unseen,
 		}
 	}
