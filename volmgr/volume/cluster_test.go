@@ -51,7 +51,7 @@ func (w *world) giveUp() {
 	}
 }
 
-// lose gives the hold of this host to another host, which has a proof that this host can no longer
+// loseHold gives the hold of this host to another host, which has a proof that this host can no longer
 // write. The volume is then no longer attached to this host.
 func (w *world) loseHold() {
 	w.hold, w.confirmed, w.attached = other, false, false
@@ -194,8 +194,8 @@ func (x *explorer) hosts(s state, at int32) {
 	}
 }
 
-// alone checks what the agent does while the cluster is not reachable. It ends each detach that does
-// not need the cluster, and mounts each claim under a hold that the record shows. The hold remains.
+// alone checks the agent while the cluster is not reachable. The agent must end each detach, and
+// must mount each claim under a hold that the record shows. The hold must remain.
 func (x *explorer) alone(s state) string {
 	if !x.v.shared || s.down || s.debt.mem.Leftover {
 		return ""
@@ -256,8 +256,8 @@ func (x *explorer) endsAlone(s state) string {
 	return fmt.Sprintf("without the cluster, it does not come to rest: %q", steps)
 }
 
-// restless describes what the agent has left undone although it does not need the cluster, or
-// returns "".
+// restless describes a step that the agent has left out although the step does not need the cluster.
+// It returns "" if there is none.
 func restless(v variant, before, s state) string {
 	lost := s.mem.Node.Hold.Lost
 	if before.w.hold == mine && s.w.hold != mine {

@@ -96,20 +96,29 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Notes = append(e.Notes, a.Reason)
 	}
 
-	if lack := r.Lack(o.Plugin); lack != "" && a.Cause != CausePlugin && r.Held() {
-		if o.Plugin.ReadyFor(call.NodePublish) {
-			e.Summary += ", no controller available"
-		} else {
-			e.Summary += ", plugin unavailable"
-		}
-
-		e.Notes = append(e.Notes, lack)
+	if a.Cause != CausePlugin {
+		e = e.withLack(r, o)
 	}
-
 	if e = e.withPendingCalls(r, o, at); e.Else.Equal(e.Fix) {
 		e.Else = remedy.Remedy{}
 	}
 
+	return e
+}
+
+// withLack adds the parts of the plugin that the volume may need and that are not ready.
+func (e Explanation) withLack(r Record, o Observed) Explanation {
+	lack := r.Lack(o.Plugin)
+	switch {
+	case lack == "" || !r.Held():
+		return e
+	case o.Plugin.ReadyFor(call.NodePublish):
+		e.Summary += ", no controller available"
+	default:
+		e.Summary += ", plugin unavailable"
+	}
+
+	e.Notes = append(e.Notes, lack)
 	return e
 }
 

@@ -97,10 +97,10 @@ func TestExplore(t *testing.T) {
 		twice = []budget{{faults: 1, crashes: 1, intents: 5}, {faults: 0, crashes: 2, intents: 5}}
 	}
 	cluster := []budget{ // budgets for a shared volume
-		{faults: 1, crashes: 0, intents: 3, others: 1},
-		{faults: 1, crashes: 1, intents: 2, others: 0},
-		{faults: 0, crashes: 1, intents: 3, others: 1},
-		{faults: 0, crashes: 0, intents: 4, others: 2},
+		{faults: 1, crashes: 0, intents: 2, others: 1},
+		{faults: 1, crashes: 1, intents: 1, others: 0},
+		{faults: 0, crashes: 1, intents: 2, others: 1},
+		{faults: 0, crashes: 0, intents: 4, others: 1},
 	}
 	if testing.Short() {
 		cluster = []budget{{faults: 1, crashes: 0, intents: 2, others: 1}, {faults: 0, crashes: 1, intents: 2, others: 1}}

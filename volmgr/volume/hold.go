@@ -47,8 +47,8 @@ func (t Token) Before(o Token) bool {
 // After a reboot, the state is unknown until an Acquire has verified the hold.
 //
 // A failed hold is being given up, and no other side exists. The agent stores this state before the
-// first GiveUp. After a crash or a lost answer, no new claim can therefore use a hold that the store
-// has already given to another host, or that a late GiveUp still ends.
+// first GiveUp. After a crash or a lost answer, a new claim can therefore not use this hold. The
+// store may have given the volume to another host, or a late GiveUp may still end the hold.
 type Hold struct {
 	State Side `json:"state,omitempty"`
 
@@ -341,7 +341,7 @@ func LoseHold(r Record) (Record, []Event) {
 
 // Unexplained returns a record for a hold of this host that no record explains. For example, the
 // state database was lost. The agent then takes the volume off this host and gives up the hold.
-// Every side is unknown, because nothing shows which of them the host has made. The parameter
+// Every side is unknown, because this host has no record of them. The parameter
 // attached is set if the volume was attached for the hold, to the node with the CSI node id nodeID.
 func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath string) Record {
 	r := Record{Volume: v}

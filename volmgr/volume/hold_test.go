@@ -198,8 +198,8 @@ func TestLoadedHold(t *testing.T) {
 	}
 }
 
-// TestRebuiltHold checks that a record that does not come from the newest state database never shows
-// a hold, and keeps the operation with which the agent can verify the hold or give it up.
+// TestRebuiltHold checks records that do not come from the newest state database. Such a record never
+// shows a hold. It keeps the operation, so that the agent can verify the hold or give it up.
 func TestRebuiltHold(t *testing.T) {
 	info := plugin.Info{Caps: plugin.Caps{Attach: true, Stage: true}}
 	for name, rebuild := range map[string]func(volume.Record) volume.Record{
@@ -300,7 +300,7 @@ func TestAdmitHold(t *testing.T) {
 	}
 }
 
-// TestExplainHold checks what people read about a volume that waits for its cluster.
+// TestExplainHold checks the explanation of a volume that waits for its cluster.
 func TestExplainHold(t *testing.T) {
 	waiting := &volume.Attempt{Action: volume.Action{Kind: volume.Acquire}, Tries: 9, First: now, Next: now.Add(time.Second), Err: &volume.CallError{
 		Code: volume.CodeHeld, Message: `volume "data" is held by host "two"`, Answered: true,

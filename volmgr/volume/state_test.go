@@ -402,7 +402,7 @@ func (s state) lose() (state, bool) {
 }
 
 // takenOver returns the state in which another host has taken over the hold while this host was
-// down. Nobody has told this host.
+// down. The record does not show this yet.
 func (s state) takenOver() state {
 	s.left.others--
 	s.w.loseHold()
