@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 )
 
 // These times decide how soon a dead connection is noticed. If the host of an endpoint is dead, the
@@ -44,6 +45,10 @@ func dial(ctx context.Context, o Options, l *login) (*clientv3.Client, error) {
 		Timeout:         dialTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeAfter, Interval: probeEvery, Count: probes},
 	}
+	options := []grpc.DialOption{}
+	if secure != nil {
+		options = append(options, grpc.WithTransportCredentials(alertCredentials{credentials.NewTLS(secure)}))
+	}
 	redial := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestRedial}
 	return clientv3.New(clientv3.Config{
 		Context:              ctx,
@@ -52,14 +57,14 @@ func dial(ctx context.Context, o Options, l *login) (*clientv3.Client, error) {
 		Logger:               zap.NewNop(), // Store reports failures
 		DialKeepAliveTime:    pingEvery,
 		DialKeepAliveTimeout: deadAfter, // gRPC also sets the kernel's TCP_USER_TIMEOUT
-		PermitWithoutStream:  true,
+		PermitWithoutStream:  false,     // etcd ends connections with pings and without calls ("too_many_pings")
 
 		// One attempt, so none of the client's retries. The client repeats a transaction if the server
 		// answers DeadlineExceeded or Canceled while the caller's context has not ended. The server may
 		// then have executed the first attempt. Store repeats calls itself.
 		MaxUnaryRetries: 1,
 
-		DialOptions: []grpc.DialOption{
+		DialOptions: append(options,
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: dialTimeout}),
 			grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 				return dialer.DialContext(ctx, "tcp", address)
@@ -69,7 +74,7 @@ func dial(ctx context.Context, o Options, l *login) (*clientv3.Client, error) {
 			grpc.WithIdleTimeout(0),
 			grpc.WithDisableRetry(),
 			grpc.WithNoProxy(),
-		},
+		),
 	})
 }
 
@@ -128,3 +133,45 @@ func tlsConfig(o Options) (*tls.Config, error) {
 	}
 	return config, nil
 }
+
+// alertCredentials make connections that report why the server refused the client's certificate. With
+// TLS 1.3, the server does that after the client's handshake. gRPC may then notice only that it can
+// no longer write.
+type alertCredentials struct {
+	credentials.TransportCredentials
+}
+
+// ClientHandshake implements TransportCredentials.
+func (c alertCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	return alertConn{conn}, info, nil
+}
+
+// Clone implements TransportCredentials.
+func (c alertCredentials) Clone() credentials.TransportCredentials {
+	return alertCredentials{c.TransportCredentials.Clone()}
+}
+
+// alertConn is a TLS connection.
+type alertConn struct{ net.Conn }
+
+// Write writes to the connection. If that fails, and the server has sent an alert, the alert is the
+// error.
+func (c alertConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err == nil || c.SetReadDeadline(time.Now().Add(alertTimeout)) != nil {
+		return n, err
+	}
+	// The connection is lost, so nothing else needs the byte.
+	if _, alert := c.Read(make([]byte, 1)); alert != nil && refusedByTLS(alert.Error()) {
+		err = alert
+	}
+	return n, err
+}
+
+// alertTimeout is the longest wait for an alert. The server sends the alert before it closes the
+// connection.
+const alertTimeout = 500 * time.Millisecond

@@ -202,18 +202,15 @@ func TestLeaderKilled(t *testing.T) {
 	}()
 
 	const n = 300
+	killed := -1
 	for i := range n {
-		if i == 100 || i == 200 {
-			leader := c.Leader()
-			c.Kill(leader)
-			defer c.Launch(leader)
-			if i == 100 {
-				go func() { time.Sleep(500 * time.Millisecond) }()
-				c.Launch(leader)
-				c.AwaitReady(leader)
-				c.Kill(leader)
-				c.Start(leader)
-			}
+		switch i {
+		case 75, 200:
+			killed = c.Leader()
+			c.Kill(killed)
+		case 125, 250:
+			c.Launch(killed)
+			c.AwaitReady(killed)
 		}
 		key := fmt.Sprintf("n/%03d", i)
 		if _, err := shared.DoSure(t.Context(), s, shared.Txn{If: []shared.Compare{shared.Absent(key)}, Then: []shared.Op{shared.Put(key, nil)}}); err != nil {

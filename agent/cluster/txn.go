@@ -78,7 +78,23 @@ func (s *Store) request(t shared.Txn) *pb.TxnRequest {
 		}
 		r.Compare = append(r.Compare, compare)
 	}
+	if len(r.Success)+len(r.Failure) == 0 {
+		// etcd takes a transaction without operations for a serializable read (IsTxnSerializable): a
+		// member that lags behind answers with its old state. A read makes the answer linearizable.
+		s.addRead(r)
+	}
 	return r
+}
+
+// addRead adds a read of one key to both branches of a transaction. The key is one to which the
+// transaction needs access anyway.
+func (s *Store) addRead(r *pb.TxnRequest) {
+	key := []byte(s.prefix + "meta")
+	if len(r.Compare) > 0 {
+		key = r.Compare[0].Key
+	}
+	read := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: key, CountOnly: true}}}
+	r.Success, r.Failure = []*pb.RequestOp{read}, []*pb.RequestOp{read}
 }
 
 // ops returns the operations of a branch as etcd's messages.

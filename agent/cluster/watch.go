@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -146,6 +147,9 @@ func (s *Store) watchError(err error, compacted int64) error {
 	if errors.Is(err, rpctypes.ErrFutureRev) {
 		// The client says so if the server ends a watch without a reason.
 		return fmt.Errorf("%w: etcd has ended the watch", shared.ErrUnreachable)
+	}
+	if _, reason, ok := strings.Cut(err.Error(), " desc = "); ok {
+		err = errors.New(reason) // etcd sends the reason as the text of a gRPC error
 	}
 	return notExecuted(classify(err, true))
 }
