@@ -56,7 +56,12 @@ type Volume struct {
 	Provision Provision `json:"provision,omitempty"`
 
 	// Expansion is a requested expansion that has not finished.
-	Expansion    Expansion `json:"expansion,omitzero"`
+	Expansion Expansion `json:"expansion,omitzero"`
+
+	// Growth is only set for a shared volume. In the record of a host, it is the last growth that
+	// the host has seen.
+	Growth Growth `json:"growth,omitzero"`
+
 	RegisteredAt time.Time `json:"registered_at"`
 }
 
