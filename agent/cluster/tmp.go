@@ -116,7 +116,8 @@ func (s *Store) Range(ctx context.Context, sp shared.Span, limit int, rev int64)
 }
 func (s *Store) Watch(ctx context.Context, spans []shared.Span, from int64) <-chan shared.Events {
 	out := make(chan shared.Events)
-	ctx, cancel := context.WithCancel(ctx); _ = cancel
+	ctx, cancel := context.WithCancel(ctx)
+	_ = cancel
 	for _, sp := range spans {
 		go func() {
 			defer cancel()

@@ -260,14 +260,16 @@ type Change struct {
 
 // These constants are the outcomes of a command that changes a volume.
 const (
-	Created    = "created"
-	Registered = "registered"
-	Updated    = "updated"
-	Modified   = "modified"
-	Grown      = "expanded"
-	Growing    = "expanding" // the expansion continues after the command has ended
-	GivenUp    = "withdrawn" // the command withdrew an expansion
-	Unchanged  = "unchanged"
+	Created     = "created"
+	Registered  = "registered"
+	Updated     = "updated"
+	Modified    = "modified"
+	Grown       = "expanded"
+	Growing     = "expanding" // the expansion continues after the command has ended
+	SharedNow   = "shared"
+	UnsharedNow = "unshared"
+	GivenUp     = "withdrawn" // the command withdrew an expansion
+	Unchanged   = "unchanged"
 )
 
 // Differences compares a request to create a volume with the existing volume of the same id. It

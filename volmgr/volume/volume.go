@@ -49,6 +49,9 @@ type Volume struct {
 	// definition, and a host uses the volume only while it has a hold.
 	Shared bool `json:"shared,omitempty"`
 
+	// AnyScope is set in a request whose volume file has no scope. It is never stored.
+	AnyScope bool `json:"-"`
+
 	// Created is set if this agent created the volume. It is not set for a registered volume.
 	Created bool `json:"created,omitempty"`
 
