@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/volagent/volagent/agent/cluster/etcdtest"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/volmgr/csitest"
@@ -115,4 +117,85 @@ func journal(h *harness.Host) (methods []string) {
 		methods = append(methods, c.Method)
 	}
 	return methods
+}
+
+// short restarts the agent of a host with a plugin whose calls end after two seconds.
+func short(h *harness.Host) {
+	h.Kill()
+	file := filepath.Join(h.Dir, "plugins.d", "san.yaml")
+	text, err := os.ReadFile(file)
+	h.Must(err)
+	h.Must(os.WriteFile(file, []byte(strings.TrimSuffix(strings.TrimSpace(string(text)), "}")+`, "timeouts": {"controller": "2s", "node": "2s"}}`), 0o600))
+	h.Start("san")
+}
+
+// TestCreateSharedCrash continues a create on another host after the agent that has begun it crashed.
+// The call is repeated with the same name, so it makes no second storage volume.
+func TestCreateSharedCrash(t *testing.T) {
+	etcd := etcdtest.Start(t, 1)
+	a, b := startHost(t, "a", etcd, provisioning), startHost(t, "b", etcd, provisioning)
+	short(b)
+
+	_, err := csitest.Config{Base: filepath.Join(a.Dir, "p")}.Faults().Add(csitest.Fault{Method: csitest.CreateVolume, KillCaller: csitest.AfterEffect})
+	a.Must(err)
+	file := "id: db\nplugin_id: san\nscope: shared\ncapacity_min: 1GiB\n"
+	if r := a.Try("volume", "create", volumeFileIn(a, "db.yaml", file)); r.Code == 0 {
+		t.Fatalf("the create has succeeded: %s", r.Out)
+	}
+
+	made := names(a)
+	b.ExpectRefusal(4, "creating did not end", "volume", "claim", "db", "--alloc", "web", "--timeout", "5s")
+	b.ExpectRefusal(4, `host "a" is calling CreateVolume`, "volume", "create", volumeFileIn(b, "db.yaml", file))
+	a.Start("san")
+	b.Await("the other host may continue", func() bool {
+		r := b.Try("volume", "create", filepath.Join(b.Dir, "db.yaml"))
+		if r.Code != 0 {
+			mustSay(t, "the refusal", r.Err, `host "a"`)
+		}
+		return r.Code == 0
+	})
+	if again := names(b); len(made) != 1 || len(again) != 1 || made[0] != again[0] {
+		t.Errorf("the names of the creates are %q on a, and %q on b", made, again)
+	}
+	mustSay(t, "the same create on a", a.Volctl("volume", "create", filepath.Join(a.Dir, "db.yaml")), "db")
+	a.Volctl("volume", "delete", "db", "-y")
+}
+
+// names returns the names of all volumes that a host has asked its plugin to create.
+func names(h *harness.Host) (all []string) {
+	calls, err := csitest.ReadJournal(csitest.Config{Base: filepath.Join(h.Dir, "p")}.JournalPath())
+	h.Must(err)
+	for _, c := range calls.Only(csitest.CreateVolume) {
+		all = append(all, c.Name)
+	}
+	return all
+}
+
+// TestDeregisterSharedByForce makes a host forget a volume that it cannot take down. The hold stays
+// until the leftovers are undone.
+func TestDeregisterSharedByForce(t *testing.T) {
+	etcd := etcdtest.Start(t, 1)
+	a, b := startHost(t, "a", etcd, nil), startHost(t, "b", etcd, nil)
+	short(a)
+	a.Volctl("volume", "register", volumeFileIn(a, "db.yaml", volumeFile))
+	a.Volctl("volume", "claim", "db", "--alloc", "web")
+
+	control := csitest.Config{Base: filepath.Join(a.Dir, "p")}.Faults()
+	_, err := control.Add(csitest.Fault{Method: csitest.NodeUnpublish, Times: -1, Code: codes.Internal})
+	a.Must(err)
+	a.Try("volume", "detach", "db", "web", "--timeout", "1s")
+	b.ExpectRefusal(4, "held by host a", "volume", "deregister", "db", "--force", "-y")
+	a.ExpectRefusal(4, "cannot discard its leftovers", "volume", "deregister", "db", "--force", "--forget", "-y")
+	mustSay(t, "deregister by force", a.Volctl("volume", "deregister", "db", "--force", "-y"), "stays in the cluster")
+	b.ExpectRefusal(5, `held by host "a"`, "volume", "claim", "db", "--alloc", "web", "--timeout", "1s")
+	a.ExpectRefusal(4, "cannot discard its leftovers", "volume", "deregister", "db", "--force", "--forget", "-y")
+
+	// The agent explains the hold by the leftover record also after a restart.
+	a.Kill()
+	a.Start("san")
+	b.ExpectRefusal(5, `held by host "a"`, "volume", "claim", "db", "--alloc", "web", "--timeout", "1s")
+	a.Must(control.Clear())
+	b.Volctl("volume", "claim", "db", "--alloc", "web", "--timeout", "30s")
+	b.Volctl("volume", "detach", "db", "web")
+	b.Volctl("volume", "deregister", "db", "-y")
 }
