@@ -14,7 +14,7 @@ func Tell(log hclog.Logger, e Event) {
 	case volume.EventStepFailed, volume.EventWarning, volume.EventClaimRefused, volume.EventCreateFailed, volume.EventDeleteFailed,
 		volume.EventPluginUnhealthy, volume.EventPluginBackingOff, volume.EventPluginFailed, volume.EventPluginWarning:
 		level = hclog.Warn
-	case volume.EventPluginReady, volume.EventCreated, volume.EventRegistered, volume.EventUpdated, volume.EventDeleted, volume.EventDeregistered,
+	case volume.EventPluginReady, volume.EventCreated, volume.EventRegistered, volume.EventShared, volume.EventUnshared, volume.EventUpdated, volume.EventDeleted, volume.EventDeregistered,
 		volume.EventOwnerGone, volume.EventRuntimeCreated, volume.EventRuntimeRemoved, volume.EventNodeDraining, volume.EventNodeUndrained, volume.EventRestored:
 		level = hclog.Info
 	}

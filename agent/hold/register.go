@@ -92,6 +92,10 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, fmt.Errorf("cannot store the registration: %w", err)
 	}
 
+	s.mu.Lock()
+	s.lease = lease
+	s.mu.Unlock()
+
 	who := shared.Asker{Node: s.Node, Incarnation: admitted.Incarnation}
 	if admitted.Forgotten {
 		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)

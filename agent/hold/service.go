@@ -8,7 +8,11 @@
 //	follow.go       changes in the cluster that concern this host
 //	decide.go       one decision: read, decide, execute, repeat
 //	step.go         the steps of a volume that need the cluster
-//	define.go       the definitions of shared volumes
+//	define.go       the definitions that this host needs
+//	definitions.go  the definitions of all shared volumes, for package provision
+//	gone.go         controller calls whose executor is gone
+//	share.go        volumes that change between the scopes host and shared
+//	notice.go       changed definitions, and the questions of other hosts
 //	waiting.go      volumes that wait for another host
 //
 // While the cluster's store is not reachable, the service refuses each change at once, and all
@@ -41,8 +45,12 @@ type Records interface {
 	PutMembership(ctx context.Context, m shared.Membership) error
 
 	// ChangeShared changes the record of a shared volume, and waits until it is on disk. The record
-	// may not exist; it is then empty. Nothing is stored if fn returns false.
-	ChangeShared(ctx context.Context, id string, fn func(r volume.Record, ok bool) (volume.Record, bool)) error
+	// may not exist; it is then empty. Nothing is stored if fn returns false. The key may also be
+	// that of a leftover record.
+	ChangeShared(ctx context.Context, key string, fn func(r volume.Record, ok bool) (volume.Record, bool)) error
+
+	// Leftovers returns the leftover records. Each may have a hold of a forced deregister.
+	Leftovers() []volume.Record
 
 	// ForgetIdle deletes the record of a shared volume if it is idle.
 	ForgetIdle(ctx context.Context, id string) error
@@ -71,6 +79,12 @@ type Options struct {
 	// Wake makes the queue look at a volume again.
 	Wake func(id string)
 
+	// Reachable is called when the cluster has become usable.
+	Reachable func()
+
+	// Uses returns the id under which this host uses a storage volume on its own, or an empty text.
+	Uses func(driver, external string) string
+
 	// Info describes the plugins of this host.
 	Info func() shared.NodeInfo
 
@@ -92,6 +106,8 @@ type Service struct {
 	// since is the time at which away was set. It does not change while the reason only gets
 	// another wording.
 	since time.Time
+
+	lease shared.Lease // of the last registration
 
 	cached  map[string]shared.Situation // situations of volumes with a step in progress
 	waiting map[string]context.CancelFunc
@@ -168,6 +184,7 @@ func (s *Service) setReachable(who shared.Asker) {
 			s.Wake(r.Volume.ID)
 		}
 	}
+	s.Reachable()
 }
 
 // noteError examines an error of the store or of a decision. It records that the cluster is not

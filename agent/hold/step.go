@@ -36,6 +36,12 @@ func (s Steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 		return s.giveUp(ctx, r)
 	case call.ControllerPublish, call.ControllerUnpublish:
 		return s.announced(ctx, r, a, p)
+	case call.NodeExpand:
+		out := s.Host.Do(ctx, r, a, p)
+		if out.Err == nil && s.Cluster(r).Away == "" {
+			s.nodeExpanded(ctx, r.Volume.ID, a.Size)
+		}
+		return out
 	default:
 		return s.Host.Do(ctx, r, a, p)
 	}
@@ -76,6 +82,9 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 	s.setEnding(id, "")
 	if !ask.Attach {
 		s.takeCached(id) // no further transaction follows soon
+	}
+	if err := s.redefine(ctx, sit.Volume.Value.Volume); err != nil {
+		s.Log.Error("cannot store the newest definition of a volume", "volume", id, "error", err)
 	}
 	token, _ := sit.Granted(ask)
 	return volume.Outcome{Token: token, Since: sit.Hold.Value.Since}
@@ -172,7 +181,7 @@ func (s *Service) checkedHold(ctx context.Context, r volume.Record, step call.Me
 	}
 
 	if errors.Is(err, shared.ErrHoldLost) {
-		if lerr := s.lose(ctx, r.Volume.ID, r.Node.Hold.Token); lerr != nil {
+		if lerr := s.lose(ctx, r.Key(), r.Node.Hold.Token); lerr != nil {
 			err = errors.Join(err, lerr)
 		}
 	}

@@ -17,6 +17,9 @@
 //	calls/<volume>             the controller call in flight for a volume
 //	tasks/<node>/<volume>      a controller call that another host asks a host to make
 //	status/<node>              what people see of a host
+//	notices/<volume>           tells the hosts that use a volume that its definition has changed
+//	questions/<driver>/<hash>  asks all hosts whether they use a storage volume on their own
+//	answers/<question>/<node>  the answer of a host
 //
 // A key under use, users, holds or calls grants a right, and has no lease. Only a transaction of the
 // host that has the right, or a recorded proof, deletes it.
@@ -46,6 +49,9 @@ const (
 	callsPrefix    = "calls/"
 	tasksPrefix    = "tasks/"
 	statusPrefix   = "status/"
+	noticesPrefix  = "notices/"
+	questionPrefix = "questions/"
+	answersPrefix  = "answers/"
 )
 
 // NodeKey returns the key of a host.
@@ -74,9 +80,12 @@ func Volumes() Span { return Prefix(volumesPrefix) }
 
 // ExternalKey returns the key of a storage volume. The external id may have any length and any
 // bytes, so the key contains its hash.
-func ExternalKey(driver, external string) string {
+func ExternalKey(driver, external string) string { return externalPrefix + storageID(driver, external) }
+
+// storageID returns the last two components of the keys of a storage volume.
+func storageID(driver, external string) string {
 	sum := sha256.Sum256([]byte(external))
-	return externalPrefix + volume.KeyComponent(driver) + "/" + hex.EncodeToString(sum[:])
+	return volume.KeyComponent(driver) + "/" + hex.EncodeToString(sum[:])
 }
 
 // UseKey returns the key of the mode in force of a volume.
@@ -120,6 +129,38 @@ func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(n
 
 // Statuses returns the span of the status of all hosts.
 func Statuses() Span { return Prefix(statusPrefix) }
+
+// NoticeKey returns the key that changes with the definition of a volume in use.
+func NoticeKey(id string) string { return noticesPrefix + volume.KeyComponent(id) }
+
+// Notices returns the span of all notices.
+func Notices() Span { return Prefix(noticesPrefix) }
+
+// NoticeID returns the volume of a notice. For any other key, ok is false.
+func NoticeID(key string) (id string, ok bool) {
+	if !Notices().Contains(key) {
+		return "", false
+	}
+	return LastID(key)
+}
+
+// QuestionKey returns the key of the question about a storage volume.
+func QuestionKey(driver, external string) string {
+	return questionPrefix + storageID(driver, external)
+}
+
+// Questions returns the span of all questions.
+func Questions() Span { return Prefix(questionPrefix) }
+
+// AnswerKey returns the key of a host's answer to a question.
+func AnswerKey(question, node string) string {
+	return answersPrefix + volume.KeyComponent(question) + "/" + volume.KeyComponent(node)
+}
+
+// Answers returns the span of all answers to a question.
+func Answers(question string) Span {
+	return Prefix(answersPrefix + volume.KeyComponent(question) + "/")
+}
 
 // LastID returns the id in the last component of a key. For a key that no function of this package
 // returned, ok is false.

@@ -80,6 +80,8 @@ const (
 	EventModifyFailed    EventType = "modify-failed"
 	EventExpandBegun     EventType = "expand-begun"
 	EventExpandWithdrawn EventType = "expand-withdrawn"
+	EventShared          EventType = "shared"
+	EventUnshared        EventType = "unshared"
 	EventRestored        EventType = "restored"
 	EventVolumeAdopted   EventType = "volume-adopted"
 	EventHealthChanged   EventType = "health-changed"
@@ -133,7 +135,7 @@ func (t EventType) Check() error {
 		EventHoldAcquired, EventHoldGivenUp, EventHoldLost,
 		EventCreated, EventCreateFailed, EventRegistered, EventUpdated, EventDeleted,
 		EventDeleteFailed, EventDeregistered, EventModified, EventModifyFailed,
-		EventExpandBegun, EventExpandWithdrawn, EventRestored, EventVolumeAdopted,
+		EventExpandBegun, EventExpandWithdrawn, EventShared, EventUnshared, EventRestored, EventVolumeAdopted,
 		EventHealthChanged,
 		EventSnapshotCreated, EventSnapshotFailed, EventSnapshotDeleted,
 		EventRuntimeCreated, EventRuntimeRemoved,
