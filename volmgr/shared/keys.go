@@ -16,6 +16,7 @@
 //	holds/<node>/<volume>      the right of a host to use a volume
 //	calls/<volume>             the controller call in flight for a volume
 //	tasks/<node>/<volume>      a controller call that another host asks a host to make
+//	fenced/<node>/<incarnation>  the proof that a host with this incarnation cannot write any more
 //	status/<node>              what people see of a host
 //
 // A key under use, users, holds or calls grants a right, and has no lease. Only a transaction of the
@@ -25,6 +26,7 @@ package shared
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -45,6 +47,7 @@ const (
 	holdsPrefix    = "holds/"
 	callsPrefix    = "calls/"
 	tasksPrefix    = "tasks/"
+	fencedPrefix   = "fenced/"
 	statusPrefix   = "status/"
 )
 
@@ -115,11 +118,22 @@ func TaskKey(node, id string) string {
 // TasksOf returns the span of all tasks for a host.
 func TasksOf(node string) Span { return Prefix(tasksPrefix + volume.KeyComponent(node) + "/") }
 
+// FencedKey returns the key of the proof that a host with an incarnation cannot write any more.
+func FencedKey(node string, incarnation uint64) string {
+	return fencedPrefix + volume.KeyComponent(node) + "/" + strconv.FormatUint(incarnation, 10)
+}
+
 // StatusKey returns the key of a host's status.
 func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }
 
 // Statuses returns the span of the status of all hosts.
 func Statuses() Span { return Prefix(statusPrefix) }
+
+// UserIDs returns the volume and the host in the key of a user. For any other key, ok is false.
+func UserIDs(key string) (id, node string, ok bool) { return HoldIDs(key) }
+
+// After returns the span of the keys in s that follow a key.
+func (s Span) After(key string) Span { return Span{Key: key + "\x00", End: s.End} }
 
 // LastID returns the id in the last component of a key. For a key that no function of this package
 // returned, ok is false.
