@@ -85,6 +85,12 @@ func ExternalKey(driver, external string) string {
 // UseKey returns the key of the mode in force of a volume.
 func UseKey(id string) string { return usesPrefix + volume.KeyComponent(id) }
 
+// Uses returns the span of the modes of all volumes.
+func Uses() Span { return Prefix(usesPrefix) }
+
+// AllUsers returns the span of the users of all volumes.
+func AllUsers() Span { return Prefix(usersPrefix) }
+
 // UserKey returns the key of one user of a volume.
 func UserKey(id, node string) string {
 	return usersPrefix + volume.KeyComponent(id) + "/" + volume.KeyComponent(node)
