@@ -143,7 +143,7 @@ func (s *Service) explainStray(ctx context.Context, id string) error {
 	if !sit.Hold.Exists() {
 		return nil
 	}
-	return s.explain(ctx, id, sit.Hold.Value)
+	return s.explain(ctx, id, sit.Hold, sit.Meta.Value.Epoch)
 }
 
 // adoptHold continues an earlier hold of this host that no record explains, for a record that waits

@@ -28,15 +28,16 @@ func (s *Service) follow(ctx context.Context) {
 				break
 			}
 			from = max(from, evs.Revision+1)
+			s.lag.seen(evs.Revision)
 			for _, c := range evs.Changes {
-				s.changed(ctx, c)
+				s.react(ctx, c)
 			}
 		}
 	}
 }
 
-// changed reacts to one change in the cluster.
-func (s *Service) changed(ctx context.Context, c shared.Change) {
+// react reacts to one change in the cluster.
+func (s *Service) react(ctx context.Context, c shared.Change) {
 	if id, ok := shared.NoticeID(c.Key); ok {
 		s.noticed(ctx, id)
 		return

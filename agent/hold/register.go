@@ -104,7 +104,11 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, err
 	}
 
+	s.Events(volume.Event{
+		Type: volume.EventNodeRegistered, Message: fmt.Sprintf("registered as host %q, incarnation %d, in etcd at %s", s.Node, who.Incarnation, s.Endpoints),
+	})
 	s.setReachable(who)
+	s.registerAgain() // compares the state of the drain
 	return lease, nil
 }
 
@@ -157,6 +161,7 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 
 	go s.follow(ctx)
 	go s.publishInfo(ctx)
+	go s.tellStatus(ctx)
 	for tick := time.NewTicker(renewEvery); ; {
 		select {
 		case <-ctx.Done():
@@ -199,6 +204,9 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 		return err
 	}
 	if err := shared.CheckRegistered(a.Meta, a.Node, who); err != nil {
+		return err
+	}
+	if err := s.compareDrain(ctx, a, who); err != nil {
 		return err
 	}
 	if !away {

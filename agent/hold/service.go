@@ -14,6 +14,9 @@
 //	share.go        volumes that change between the scopes host and shared
 //	notice.go       changed definitions, and the questions of other hosts
 //	waiting.go      volumes that wait for another host
+//	lanes.go        the order of the writes
+//	status.go       what this host tells people about itself
+//	figures.go      the state of this service for people and metrics
 //
 // While the cluster's store is not reachable, the service refuses each change at once, and all
 // volumes with a hold stay usable.
@@ -88,6 +91,15 @@ type Options struct {
 	// Info describes the plugins of this host.
 	Info func() shared.NodeInfo
 
+	// Status describes the shared volumes of this host for people.
+	Status func() shared.Status
+
+	// Draining reports whether a person drains this host.
+	Draining func() bool
+
+	// Admitted is called with the duration of each admission.
+	Admitted func(time.Duration)
+
 	// TrustLocal permits that a volume of a multi-node mode is mounted after a reboot without a look
 	// at the store.
 	TrustLocal bool
@@ -106,6 +118,7 @@ type Service struct {
 	// since is the time at which away was set. It does not change while the reason only gets
 	// another wording.
 	since time.Time
+	told  bool // an event has told that the cluster is not usable
 
 	lease shared.Lease // of the last registration
 
@@ -115,6 +128,11 @@ type Service struct {
 	strays  map[string]bool   // volumes for which the cluster may show a hold that no record explains
 	again   chan struct{}     // asks Run to register again
 
+	lanes   *lanes
+	lag     lag
+	changed chan struct{} // asks for a new status
+	calls   int           // the announced controller calls in flight of this host
+
 	running context.Context // ends with Run; set before the first step
 }
 
@@ -123,6 +141,7 @@ func New(o Options) *Service {
 	return &Service{
 		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
 		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1),
+		lanes: newLanes(), changed: make(chan struct{}, 1),
 		running: context.Background(),
 	}
 }
@@ -158,27 +177,32 @@ func (s *Service) asker() (shared.Asker, error) {
 // setAway records that the cluster is not usable, and why.
 func (s *Service) setAway(reason string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-
+	tell := !s.told
 	if s.away == "" {
 		s.since = time.Now()
-		s.Log.Warn("the cluster is not reachable; volumes of this host stay mounted", "reason", reason, "etcd", s.Endpoints)
 	}
-	s.away = reason
+	s.away, s.told = reason, true
+	s.mu.Unlock()
+
+	if tell {
+		s.Events(volume.Event{Type: volume.EventClusterUnreachable, Message: reason + "; the volumes of this host stay mounted"})
+	}
 }
 
 // setReachable records that the cluster is usable, and wakes the volumes that waited for it.
 func (s *Service) setReachable(who shared.Asker) {
 	s.mu.Lock()
-	was := s.away
-	s.away, s.who = "", who
+	was, told := s.away, s.told
+	s.away, s.told, s.who = "", false, who
 	s.mu.Unlock()
 
 	if was == "" {
 		return
 	}
+	if told {
+		s.Events(volume.Event{Type: volume.EventClusterReachable, Message: "etcd at " + s.Endpoints + " answers again"})
+	}
 
-	s.Log.Info("the cluster is reachable", "etcd", s.Endpoints, "incarnation", who.Incarnation)
 	for _, r := range s.Records.Volumes() {
 		if r.Volume.Shared {
 			s.Wake(r.Volume.ID)

@@ -27,6 +27,7 @@ func (s Steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 		return s.Host.Do(ctx, r, a, p)
 	}
 
+	ctx = inLane(ctx, a.Kind)
 	switch a.Kind {
 	case volume.Acquire:
 		return s.acquire(ctx, r, p)
@@ -54,6 +55,7 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 		return unsent(volume.Acquire, err)
 	}
 
+	begun := time.Now()
 	h := r.Node.Hold
 	ask := shared.Ask{
 		Asker: who, Operation: h.Operation, Access: h.Access, Reader: h.Reader,
@@ -78,6 +80,7 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 		return out
 	}
 
+	s.Admitted(time.Since(begun))
 	s.stopAwaiting(id)
 	s.setEnding(id, "")
 	if !ask.Attach {
@@ -146,7 +149,9 @@ func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Actio
 		}
 	}
 
+	s.countCall(1)
 	out := s.Host.Do(ctx, r, a, p)
+	s.countCall(-1)
 	if out.Err == nil || out.Err.Uncertain() && !out.Unsent {
 		return out // the call ends with the next step of the volume
 	}

@@ -16,6 +16,7 @@
 //	holds/<node>/<volume>      the right of a host to use a volume
 //	calls/<volume>             the controller call in flight for a volume
 //	tasks/<node>/<volume>      a controller call that another host asks a host to make
+//	fenced/<node>/<incarnation>  the proof that a host with this incarnation cannot write any more
 //	status/<node>              what people see of a host
 //	notices/<volume>           tells the hosts that use a volume that its definition has changed
 //	questions/<driver>/<hash>  asks all hosts whether they use a storage volume on their own
@@ -28,6 +29,7 @@ package shared
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -48,6 +50,7 @@ const (
 	holdsPrefix    = "holds/"
 	callsPrefix    = "calls/"
 	tasksPrefix    = "tasks/"
+	fencedPrefix   = "fenced/"
 	statusPrefix   = "status/"
 	noticesPrefix  = "notices/"
 	questionPrefix = "questions/"
@@ -91,6 +94,12 @@ func storageID(driver, external string) string {
 // UseKey returns the key of the mode in force of a volume.
 func UseKey(id string) string { return usesPrefix + volume.KeyComponent(id) }
 
+// Uses returns the span of the modes of all volumes.
+func Uses() Span { return Prefix(usesPrefix) }
+
+// AllUsers returns the span of the users of all volumes.
+func AllUsers() Span { return Prefix(usersPrefix) }
+
 // UserKey returns the key of one user of a volume.
 func UserKey(id, node string) string {
 	return usersPrefix + volume.KeyComponent(id) + "/" + volume.KeyComponent(node)
@@ -123,6 +132,11 @@ func TaskKey(node, id string) string {
 
 // TasksOf returns the span of all tasks for a host.
 func TasksOf(node string) Span { return Prefix(tasksPrefix + volume.KeyComponent(node) + "/") }
+
+// FencedKey returns the key of the proof that a host with an incarnation cannot write any more.
+func FencedKey(node string, incarnation uint64) string {
+	return fencedPrefix + volume.KeyComponent(node) + "/" + strconv.FormatUint(incarnation, 10)
+}
 
 // StatusKey returns the key of a host's status.
 func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }
@@ -161,6 +175,12 @@ func AnswerKey(question, node string) string {
 func Answers(question string) Span {
 	return Prefix(answersPrefix + volume.KeyComponent(question) + "/")
 }
+
+// UserIDs returns the volume and the host in the key of a user. For any other key, ok is false.
+func UserIDs(key string) (id, node string, ok bool) { return HoldIDs(key) }
+
+// After returns the span of the keys in s that follow a key.
+func (s Span) After(key string) Span { return Span{Key: key + "\x00", End: s.End} }
 
 // LastID returns the id in the last component of a key. For a key that no function of this package
 // returned, ok is false.

@@ -67,6 +67,13 @@ const (
 	EventHoldLost     EventType = "hold-lost"
 )
 
+// The part of this host in its cluster changed.
+const (
+	EventNodeRegistered     EventType = "node-registered"
+	EventClusterReachable   EventType = "cluster-reachable"
+	EventClusterUnreachable EventType = "cluster-unreachable"
+)
+
 // A command for a volume succeeded or failed, or the agent changed the record itself.
 const (
 	EventCreated         EventType = "created"
@@ -133,6 +140,7 @@ func (t EventType) Check() error {
 		EventNodeExpanded, EventExpandFailed, EventStepFailed, EventStepInterrupted,
 		EventWarning,
 		EventHoldAcquired, EventHoldGivenUp, EventHoldLost,
+		EventNodeRegistered, EventClusterReachable, EventClusterUnreachable,
 		EventCreated, EventCreateFailed, EventRegistered, EventUpdated, EventDeleted,
 		EventDeleteFailed, EventDeregistered, EventModified, EventModifyFailed,
 		EventExpandBegun, EventExpandWithdrawn, EventShared, EventUnshared, EventRestored, EventVolumeAdopted,
