@@ -89,7 +89,11 @@ func hostScreen(w *bytes.Buffer, out *output.Printer, h *api.ClusterHost) error 
 		is = output.Changing
 	}
 
-	facts := []string{h.ID + "  " + h.State + " since " + output.Since(out.Now(), h.Since), "seen " + seen(*h, out.Now()), fmt.Sprintf("incarnation %d", h.Incarnation)}
+	state := h.ID + "  " + h.State
+	if h.State != api.HostGone { // the cluster does not record the end of a lease
+		state += " since " + output.Since(out.Now(), h.Since)
+	}
+	facts := []string{state, "seen " + seen(*h, out.Now()), fmt.Sprintf("incarnation %d", h.Incarnation)}
 	if h.Version != "" {
 		facts = append(facts, "agent "+h.Version)
 	}
