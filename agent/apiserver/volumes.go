@@ -5,10 +5,16 @@ import (
 )
 
 func listVolumes(s *Server, r *request) action {
+	if r.flag("cluster") {
+		return listAllVolumes(s, r)
+	}
 	return func() (any, error) { return s.o.Volumes.List(r.Context()), nil }
 }
 
 func getVolume(s *Server, r *request) action {
+	if r.flag("cluster") {
+		return getAnyVolume(s, r)
+	}
 	wait := r.duration("wait")
 	return func() (any, error) { return s.o.Volumes.Get(r.Context(), r.by, r.PathValue("id"), r.text("for"), wait) }
 }
