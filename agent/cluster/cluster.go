@@ -57,7 +57,7 @@ type Point struct {
 // Store is a shared.Store in etcd.
 type Store struct {
 	o       Options
-	prefix  string // "<prefix>/v1/"
+	keys    codec
 	client  *clientv3.Client
 	kv      pb.KVClient
 	lease   pb.LeaseClient
@@ -96,7 +96,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.Log = hclog.NewNullLogger()
 	}
 
-	s := &Store{o: o, prefix: o.Prefix + "/v1/", login: &login{user: o.User, password: o.Password}}
+	s := &Store{o: o, keys: codec(o.Prefix + "/v1/"), login: &login{user: o.User, password: o.Password}}
 	s.ctx, s.close = context.WithCancel(ctx)
 	client, err := dial(s.ctx, o, s.login)
 	if err != nil {

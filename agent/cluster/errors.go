@@ -20,8 +20,8 @@ import (
 // request, or, if the users changed in the meantime, instead of executing it.
 var errToken = fmt.Errorf("the login has expired: %w", shared.ErrDenied)
 
-// refusals are the answers of etcd which say that it has not executed the request. etcd sends each of
-// them only from a place before the proposal to its log, or instead of applying it.
+// refusals are the answers of etcd which say that it has not executed the request. It sends them
+// before it proposes the request to its log, or instead of applying it.
 var refusals = []struct{ answer, is error }{
 	{rpctypes.ErrInvalidAuthToken, errToken},
 	{rpctypes.ErrAuthOldRevision, errToken},
@@ -45,13 +45,14 @@ var refusals = []struct{ answer, is error }{
 	{rpctypes.ErrNoLeader, shared.ErrUnreachable},
 }
 
-// classify returns the error of a call that may change the store as one of the errors in shared.
-// sent says whether a part of the request may have reached the network.
+// classify returns the error of a call that may change the store as one of the errors in shared. With
+// sent, a part of the request may have reached the network.
 //
 // classify is careful: an error means ErrUnreachable, which is "not executed", only if nothing was
 // sent, or if etcd itself says so with one of the refusals. Every other failure may hide an executed
-// request, so it means ErrUnknownOutcome: a connection that broke, a deadline, an answer of a proxy,
-// and etcd's own timeouts and "server stopped", which it sends after the proposal too.
+// request, so it means ErrUnknownOutcome. Examples are a broken connection, a deadline and an answer
+// of a proxy. etcd's own timeouts and "server stopped" belong to them, because etcd also sends them
+// after the proposal.
 //
 // "database space exceeded" is a special case. The transaction that exceeds the quota is executed,
 // and answered with this error all the same (quotaApplierV3.Txn in etcd). Later ones are refused. So

@@ -108,7 +108,7 @@ func (s *Store) watchOnce(ctx context.Context, span shared.Span, from int64, out
 		return from, err
 	}
 
-	key, end := s.span(span)
+	key, end := s.keys.span(span)
 	options := []clientv3.OpOption{clientv3.WithRev(from), clientv3.WithProgressNotify(), clientv3.WithFragment()}
 	if end != nil {
 		options = append(options, clientv3.WithRange(string(end)))
@@ -159,7 +159,7 @@ func (s *Store) watchError(err error, compacted int64) error {
 func (s *Store) events(r clientv3.WatchResponse) shared.Events {
 	events := shared.Events{Revision: r.Header.GetRevision()}
 	for _, e := range r.Events {
-		change := shared.Change{KV: s.kvOf(e.Kv), Deleted: e.Type == clientv3.EventTypeDelete}
+		change := shared.Change{KV: s.keys.kvOf(e.Kv), Deleted: e.Type == clientv3.EventTypeDelete}
 		if change.Deleted {
 			change.KV = shared.KV{Key: change.Key, Mod: change.Mod}
 		}

@@ -18,7 +18,7 @@ const pageSize = 500
 // retryFollow are the waits before Follow reads the spans again after a failure.
 var retryFollow = backoff.Delays{First: 50 * time.Millisecond, Last: 5 * time.Second}
 
-// Update is what Follow tells its consumer.
+// Update contains changes that Follow passes to its consumer.
 type Update struct {
 	// Changes are the changes since the last update. Each key changes to a newer revision, or is
 	// deleted. The first update contains all keys.
@@ -30,8 +30,8 @@ type Update struct {
 	// then be missing: a key that was deleted and created again appears as one change. The Mod of a
 	// deleted key is the revision of the reading.
 	Complete bool
-	// Err says that the consumer's knowledge may be out of date. Follow goes on, and an update that is
-	// complete follows. The other fields are empty.
+	// Err says that the consumer's knowledge may be out of date. Follow tries again, and then
+	// sends an update that is complete. The other fields are empty.
 	Err error
 }
 

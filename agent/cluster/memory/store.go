@@ -227,7 +227,7 @@ func (c *Store) Watch(ctx context.Context, spans []shared.Span, from int64) <-ch
 	return out
 }
 
-// due returns what a watch must deliver next. If that is nothing, it returns a channel that is closed
+// due returns the next events of a watch. If there are none, it returns a channel that is closed
 // when there may be something.
 func (c *Store) due(spans []shared.Span, next int64, notified *int) (shared.Events, <-chan struct{}) {
 	s := c.server

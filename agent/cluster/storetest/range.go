@@ -17,8 +17,8 @@ func (s *suite) fill(n int) int64 {
 	return s.do(shared.Txn{Then: ops}).Revision
 }
 
-// pages checks that pages at one revision show one state, whatever changes in the meantime.
-func (s *suite) pages() {
+// checkPages checks that pages at one revision show one state, also if keys change in the meantime.
+func checkPages(s *suite) {
 	revision := s.fill(10)
 	span := shared.Prefix("p/")
 	first, err := s.s.Range(s.Context(), span, 4, 0)
@@ -42,8 +42,8 @@ func (s *suite) pages() {
 	equal(s, "revision of the second page", second.Revision, first.Revision)
 }
 
-// history checks reads of old revisions, also of compacted ones and of revisions that do not exist.
-func (s *suite) history() {
+// checkHistory checks reads of old revisions, also of compacted ones and of revisions that do not exist.
+func checkHistory(s *suite) {
 	one := shared.Span{Key: "k"}
 	r1 := s.put("k", "1")
 	r2 := s.put("k", "2")
@@ -61,8 +61,8 @@ func (s *suite) history() {
 	s.is(err, shared.ErrCompacted)
 }
 
-// rangeAll checks that RangeAll returns one consistent state, also if a compaction interrupts it.
-func (s *suite) rangeAll() {
+// checkRangeAll checks that RangeAll returns one consistent state, also if a compaction interrupts it.
+func checkRangeAll(s *suite) {
 	s.fill(10)
 	var parts, keys []string
 	interrupted := false

@@ -38,29 +38,29 @@ type suite struct {
 // Run runs all checks. Each check uses its own prefix.
 func Run(t *testing.T, b Backend) {
 	for name, check := range map[string]func(*suite){
-		"compare":        (*suite).compare,
-		"compare-span":   (*suite).compareSpan,
-		"branches":       (*suite).branches,
-		"reads":          (*suite).reads,
-		"invalid":        (*suite).invalid,
-		"pages":          (*suite).pages,
-		"history":        (*suite).history,
-		"range-all":      (*suite).rangeAll,
-		"lease":          (*suite).lease,
-		"revoke":         (*suite).revoke,
-		"watch":          (*suite).watch,
-		"watch-past":     (*suite).watchPast,
-		"watch-compact":  (*suite).watchCompact,
-		"watch-boundary": (*suite).watchBoundary,
-		"watch-end":      (*suite).watchEnd,
-		"two-stores":     (*suite).twoStores,
-		"isolation":      (*suite).isolation,
-		"large":          (*suite).large,
-		"cancel":         (*suite).cancel,
-		"cluster-id":     (*suite).clusterID,
-		"follow":         (*suite).follow,
-		"contention":     (*suite).contention,
-		"close":          (*suite).closed,
+		"compare":        checkCompare,
+		"compare-span":   checkCompareSpan,
+		"branches":       checkBranches,
+		"reads":          checkReads,
+		"invalid":        checkInvalid,
+		"pages":          checkPages,
+		"history":        checkHistory,
+		"range-all":      checkRangeAll,
+		"lease":          checkLease,
+		"revoke":         checkRevoke,
+		"watch":          checkWatch,
+		"watch-past":     checkWatchPast,
+		"watch-compact":  checkWatchCompact,
+		"watch-boundary": checkWatchBoundary,
+		"watch-end":      checkWatchEnd,
+		"two-stores":     checkTwoStores,
+		"isolation":      checkIsolation,
+		"large":          checkLarge,
+		"cancel":         checkCancel,
+		"cluster-id":     checkClusterID,
+		"follow":         checkFollow,
+		"contention":     checkContention,
+		"close":          checkClosed,
 	} {
 		t.Run(name, func(t *testing.T) {
 			prefix := "test/" + strings.ReplaceAll(t.Name(), "/", "-")
@@ -181,8 +181,8 @@ func equal[T comparable](s *suite, what string, got, want T) {
 	}
 }
 
-// clusterID checks that all stores of one server have one id.
-func (s *suite) clusterID() {
+// checkClusterID checks that all stores of one server have one id.
+func checkClusterID(s *suite) {
 	first, err := s.s.ClusterID(s.Context())
 	if err != nil {
 		s.Fatal(err)
@@ -196,8 +196,8 @@ func (s *suite) clusterID() {
 	}
 }
 
-// cancel checks the error of a call whose context has ended.
-func (s *suite) cancel() {
+// checkCancel checks the error of a call whose context has ended.
+func checkCancel(s *suite) {
 	ctx, cancel := context.WithCancel(s.Context())
 	cancel()
 	_, err := s.s.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put("k", nil)}})
@@ -209,8 +209,8 @@ func (s *suite) cancel() {
 	}
 }
 
-// closed checks that a store that is closed refuses calls and ends its watches.
-func (s *suite) closed() {
+// checkClosed checks that a store that is closed refuses calls and ends its watches.
+func checkClosed(s *suite) {
 	other := s.backend.Open(s.T, s.prefix)
 	ch := other.Watch(s.Context(), []shared.Span{{Key: "k"}}, 1)
 	if err := other.Close(); err != nil {
@@ -225,8 +225,8 @@ func (s *suite) closed() {
 	}
 }
 
-// twoStores checks that two stores with the same prefix see each other's changes.
-func (s *suite) twoStores() {
+// checkTwoStores checks that two stores with the same prefix see each other's changes.
+func checkTwoStores(s *suite) {
 	other := s.backend.Open(s.T, s.prefix)
 	revision := s.put("k", "1")
 	p, err := other.Range(s.Context(), shared.Span{Key: "k"}, 0, 0)
@@ -239,8 +239,8 @@ func (s *suite) twoStores() {
 	equal(s, "the other store watches", describe(s.collect(ch, 1), revision), "k=2@1")
 }
 
-// isolation checks that a store neither sees nor changes the keys of stores with similar prefixes.
-func (s *suite) isolation() {
+// checkIsolation checks that a store neither sees nor changes the keys of stores with similar prefixes.
+func checkIsolation(s *suite) {
 	others := map[string]shared.Store{}
 	for _, prefix := range []string{s.prefix + "0", s.prefix[:len(s.prefix)-1], s.prefix + "/v", s.prefix + "."} {
 		others[prefix] = s.backend.Open(s.T, prefix)
@@ -264,8 +264,8 @@ func (s *suite) isolation() {
 	}
 }
 
-// contention checks that of many transactions with the same condition one succeeds, again and again.
-func (s *suite) contention() {
+// checkContention checks that of many transactions with the same condition one succeeds, again and again.
+func checkContention(s *suite) {
 	const clients, rounds = 8, 10
 	won := make(chan string, clients*rounds)
 	done := make(chan error, clients)

@@ -14,8 +14,8 @@ func (s *suite) holds(c shared.Compare) bool {
 	return s.do(shared.Txn{If: []shared.Compare{c}}).Done
 }
 
-// compare checks the conditions about one key.
-func (s *suite) compare() {
+// checkCompare checks the conditions about one key.
+func checkCompare(s *suite) {
 	one := shared.Span{Key: "k"}
 	equal(s, "absent before", s.holds(shared.Absent("k")), true)
 	equal(s, "unchanged before", s.holds(shared.Unchanged(shared.KV{Key: "k"})), true)
@@ -47,8 +47,8 @@ func (s *suite) compare() {
 	equal(s, "the new creation", s.holds(shared.Compare{Span: one, Create: true, Revision: again}), true)
 }
 
-// compareSpan checks the conditions about spans.
-func (s *suite) compareSpan() {
+// checkCompareSpan checks the conditions about spans.
+func checkCompareSpan(s *suite) {
 	users := shared.Prefix("users/")
 	equal(s, "none before", s.holds(shared.NoneIn(users)), true)
 	s.put("users", "beside")
@@ -66,8 +66,8 @@ func (s *suite) compareSpan() {
 	equal(s, "the keys beside", text(s.read(shared.Span{Key: "users", End: "users1"}, 0)), "users=beside users0=beside")
 }
 
-// branches checks that a transaction executes one branch, as a whole, with one revision.
-func (s *suite) branches() {
+// checkBranches checks that a transaction executes one branch, as a whole, with one revision.
+func checkBranches(s *suite) {
 	base := s.put("k", "1")
 	conditions := func(more ...shared.Compare) []shared.Compare {
 		return append([]shared.Compare{shared.Unchanged(shared.KV{Key: "k", Mod: base})}, more...)
@@ -97,8 +97,8 @@ func (s *suite) branches() {
 	equal(s, "revision of a transaction without changes", r.Revision, base+2)
 }
 
-// reads checks the order, the limit and the time of reads in a transaction.
-func (s *suite) reads() {
+// checkReads checks the order, the limit and the time of reads in a transaction.
+func checkReads(s *suite) {
 	span := shared.Prefix("r/")
 	s.do(shared.Txn{Then: []shared.Op{shared.Put("r/b", []byte("2")), shared.Put("r/a", []byte("1")), shared.Put("r/c", []byte("3"))}})
 	r := s.do(shared.Txn{Then: []shared.Op{
@@ -112,8 +112,8 @@ func (s *suite) reads() {
 	equal(s, "reads", got, "r/a=1 r/b=2 r/c=3; r/a=1 r/b=2; r/a=1 r/b=2 r/c=3 r/d=4; r/c=3 r/d=4; ")
 }
 
-// invalid checks that a transaction that changes a key twice is refused as a whole.
-func (s *suite) invalid() {
+// checkInvalid checks that a transaction that changes a key twice is refused as a whole.
+func checkInvalid(s *suite) {
 	for name, ops := range map[string][]shared.Op{
 		"put twice":      {shared.Put("a", nil), shared.Put("k", nil), shared.Put("k", nil)},
 		"put and delete": {shared.Put("a", nil), {Kind: shared.OpDelete, Span: shared.Prefix("p/")}, shared.Put("p/k", nil)},
@@ -129,8 +129,8 @@ func (s *suite) invalid() {
 	}
 }
 
-// large checks values of several hundred kilobytes.
-func (s *suite) large() {
+// checkLarge checks values of several hundred kilobytes.
+func checkLarge(s *suite) {
 	value := bytes.Repeat([]byte("0123456789abcdef"), 1<<16-1<<12)
 	r := s.do(shared.Txn{Then: []shared.Op{shared.Put("big", value), shared.Get("big")}})
 	if !bytes.Equal(r.Reads[0][0].Value, value) {
@@ -140,7 +140,7 @@ func (s *suite) large() {
 	if got := s.collect(ch, 1)[0]; !bytes.Equal(got.Value, value) || got.Mod != r.Revision {
 		s.Error("the watch delivers another value")
 	}
-	// The agent may change what it reads.
+	// The agent may change the values that it has read.
 	r.Reads[0][0].Value[0] = 'x'
 	if kv, _ := s.get("big"); !bytes.Equal(kv.Value, value) {
 		s.Error("a change of the value that was read changes the store")

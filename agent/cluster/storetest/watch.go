@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/shared"
 )
 
-// watch checks that a watch delivers the changes of its spans, each once and in order.
-func (s *suite) watch() {
+// checkWatch checks that a watch delivers the changes of its spans, each once and in order.
+func checkWatch(s *suite) {
 	base := s.put("start", "")
 	ch := s.s.Watch(s.Context(), []shared.Span{shared.Prefix("w/"), {Key: "one"}}, base+1)
 	s.put("w/a", "1")
@@ -41,8 +41,8 @@ func (s *suite) watch() {
 	equal(s, "create revision", span[4].Create, base+5)
 }
 
-// watchPast checks that a watch delivers the changes before its beginning.
-func (s *suite) watchPast() {
+// checkWatchPast checks that a watch delivers the changes before its beginning.
+func checkWatchPast(s *suite) {
 	base := s.put("w/a", "1")
 	s.put("w/a", "2")
 	s.remove("w/a")
@@ -56,8 +56,8 @@ func (s *suite) watchPast() {
 	}
 }
 
-// watchCompact checks that a watch from a compacted revision fails, and a running one does not.
-func (s *suite) watchCompact() {
+// checkWatchCompact checks that a watch from a compacted revision fails, and a running one does not.
+func checkWatchCompact(s *suite) {
 	base := s.put("w/a", "1")
 	spans := []shared.Span{shared.Prefix("w/")}
 	running := s.s.Watch(s.Context(), spans, base)
@@ -78,9 +78,9 @@ func (s *suite) watchCompact() {
 	equal(s, "the running watch", describe(s.collect(running, 1), last), "w/a=4@1")
 }
 
-// watchBoundary checks that a watch from the compacted revision itself delivers a deletion in that
+// checkWatchBoundary checks that a watch from the compacted revision itself delivers a deletion in that
 // revision. Old versions of etcd lose it.
-func (s *suite) watchBoundary() {
+func checkWatchBoundary(s *suite) {
 	s.put("w/a", "1")
 	gone := s.remove("w/a")
 	s.put("w/a", "2")
@@ -89,8 +89,8 @@ func (s *suite) watchBoundary() {
 	equal(s, "changes", describe(s.collect(ch, 2), gone), "-w/a@0 w/a=2@1")
 }
 
-// watchEnd checks that the channel is closed without an error when the context ends.
-func (s *suite) watchEnd() {
+// checkWatchEnd checks that the channel is closed without an error when the context ends.
+func checkWatchEnd(s *suite) {
 	ctx, cancel := context.WithCancel(s.Context())
 	base := s.put("w/a", "1")
 	ch := s.s.Watch(ctx, []shared.Span{shared.Prefix("w/")}, base)
@@ -103,8 +103,8 @@ func (s *suite) watchEnd() {
 	}
 }
 
-// lease checks that keys live as long as their lease.
-func (s *suite) lease() {
+// checkLease checks that keys live as long as their lease.
+func checkLease(s *suite) {
 	const ttl = 2 * time.Second
 	l, err := s.s.Grant(s.Context(), ttl)
 	if err != nil {
@@ -139,8 +139,8 @@ func (s *suite) lease() {
 	equal(s, "keys", text(s.read(shared.Span{Key: "a", End: "z"}, 0)), "stays=")
 }
 
-// revoke checks that Revoke deletes the keys that the lease still has, and only those.
-func (s *suite) revoke() {
+// checkRevoke checks that Revoke deletes the keys that the lease still has, and only those.
+func checkRevoke(s *suite) {
 	l, err := s.s.Grant(s.Context(), time.Minute)
 	if err != nil {
 		s.Fatal(err)
@@ -157,9 +157,9 @@ func (s *suite) revoke() {
 	equal(s, "keys", text(s.read(shared.Span{Key: "a", End: "z"}, 0)), "b=without lease c=new")
 }
 
-// follow checks that Follow reaches the state of the store while other clients write and the history
+// checkFollow checks that Follow reaches the state of the store while other clients write and the history
 // is compacted.
-func (s *suite) follow() {
+func checkFollow(s *suite) {
 	var mu sync.Mutex
 	state, newest := map[string]string{}, map[string]int64{}
 	s.put("f/before", "1")
