@@ -58,6 +58,12 @@ func (w *world) loseHold() {
 	w.late &^= lateStore | lateAttachments
 }
 
+// answerAfterLoss returns the outcome of a controller call during which this host has lost its hold.
+// The next holder undoes its effect.
+func answerAfterLoss(h how) volume.Outcome {
+	return map[how]volume.Outcome{ok: {}, unsent: {Err: errAway, Unsent: true}, fail: {Err: errRefused}, failDone: {Err: errRefused}, failLate: {Err: errUncertain}}[h]
+}
+
 // store executes a transaction in the cluster's store and returns the outcome that the agent
 // receives.
 func (w *world) store(a volume.Action, h how, token uint8) volume.Outcome {
@@ -123,6 +129,8 @@ func (w *world) brokenHold(v variant, r volume.Record, a volume.Action) string {
 	switch {
 	case (a.Kind == call.NodeStage || a.Kind == call.NodePublish) && v.attach && !w.confirmed:
 		return "mounted before the store shows the attachment"
+	case stores(a.Kind) && r.Node.Hold.Operation == "":
+		return "done without the name of the acquisition"
 	case a.Kind == volume.Confirm && !w.attached && !w.takenOver:
 		return "confirmed without an attachment"
 	case a.Kind == volume.GiveUp && (w.mounted() || w.staged || w.unseen):
@@ -202,15 +210,26 @@ func (x *explorer) alone(s state) string {
 	}
 
 	s.parked, s.w.unseen, s.w.late = 0, false, 0
-	if bad := x.endsAlone(s); bad != "" {
-		return bad
+	s.left.intents = 1
+	k := s.future()
+	if x.apart[k] {
+		return ""
 	}
 
-	s.left.intents = 1
-	held := usable(x.v, s) && len(s.mem.Claims) == 0
-	if next, changed := s.wish(x.v, intent{"claim", 1}); held && changed {
-		return x.endsAlone(next)
+	end, bad := x.endsAlone(s)
+	if bad != "" {
+		return bad
 	}
+	if next, changed := end.wish(x.v, intent{"claim", 1}); changed && usable(x.v, s) && len(end.mem.Claims) == 0 {
+		if _, bad := x.endsAlone(next); bad != "" {
+			return "after a new claim, " + bad
+		}
+		if !usable(x.v, next) {
+			return "without the cluster, a volume that nobody claims does not keep its hold"
+		}
+	}
+
+	x.apart[k] = true
 	return ""
 }
 
@@ -223,12 +242,7 @@ func usable(v variant, s state) bool {
 }
 
 // endsAlone runs further steps without faults and without the cluster, until the agent waits.
-func (x *explorer) endsAlone(s state) string {
-	k := s.future()
-	if x.apart[k] {
-		return ""
-	}
-
+func (x *explorer) endsAlone(s state) (end state, bad string) {
 	before := s
 	var steps []string
 	for range enough {
@@ -243,17 +257,16 @@ func (x *explorer) endsAlone(s state) string {
 			continue
 		case a.Kind == volume.Wait || a.Kind == volume.Settled:
 			if bad := restless(x.v, before, s); bad != "" {
-				return fmt.Sprintf("without the cluster, %s: %s %s, after %q", bad, a.Cause, a.Reason, steps)
+				return s, fmt.Sprintf("without the cluster, %s: %s %s, after %q", bad, a.Cause, a.Reason, steps)
 			}
-			x.apart[k] = true
-			return ""
+			return s, ""
 		}
 		if bad := s.w.broken(x.v, s.mem, a); bad != "" {
-			return fmt.Sprintf("without the cluster, %s: %s, after %q", a.Kind, bad, steps)
+			return s, fmt.Sprintf("without the cluster, %s: %s, after %q", a.Kind, bad, steps)
 		}
 		s = s.save(a, s.w.do(x.v, a, ok, s.fresh()))
 	}
-	return fmt.Sprintf("without the cluster, it does not come to rest: %q", steps)
+	return s, fmt.Sprintf("without the cluster, it does not come to rest: %q", steps)
 }
 
 // restless describes a step that the agent has left out although the step does not need the cluster.

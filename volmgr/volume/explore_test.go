@@ -100,10 +100,11 @@ func TestExplore(t *testing.T) {
 		{faults: 1, crashes: 0, intents: 2, others: 1},
 		{faults: 1, crashes: 1, intents: 1, others: 0},
 		{faults: 0, crashes: 1, intents: 2, others: 1},
+		{faults: 0, crashes: 1, intents: 3, others: 0},
 		{faults: 0, crashes: 0, intents: 4, others: 1},
 	}
 	if testing.Short() {
-		cluster = []budget{{faults: 1, crashes: 0, intents: 2, others: 1}, {faults: 0, crashes: 1, intents: 2, others: 1}}
+		cluster = []budget{{faults: 1, crashes: 0, intents: 2, others: 1}, {faults: 0, crashes: 1, intents: 3, others: 0}}
 	}
 	if *deep {
 		cluster = []budget{
@@ -498,11 +499,15 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 			return ""
 		}
 	}
+	announced := x.v.shared && controls(a.Kind) && s.w.hold == mine
 	if x.v.shared && controls(a.Kind) && next.w.hold != mine && !next.mem.Node.Hold.Lost {
 		next.mem, _ = volume.LoseHold(next.mem) // the store refuses to announce the call
 		next.disk = next.mem
 	}
 	out := next.w.do(x.v, a, h, next.fresh())
+	if announced && next.w.hold != mine {
+		out = answerAfterLoss(h)
+	}
 	if next.w.unmounted(next.mem) && !next.behind {
 		return fmt.Sprintf("during %s the claim counts as past, and nobody but the agent unmounted its mount", a.Kind)
 	}
