@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
@@ -111,7 +112,8 @@ func (r *runner) start(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// stop disables and stops the unit, and waits until no process uses the data directory.
+// stop disables and stops the unit, and waits until no process uses the data directory. A
+// volagent-etcd that systemd does not run gets a SIGTERM.
 func (r *runner) stop(ctx context.Context, disable bool) (unlock func(), err error) {
 	if hasSystemd() {
 		args := []string{"stop", unit}
@@ -124,10 +126,15 @@ func (r *runner) stop(ctx context.Context, disable bool) (unlock func(), err err
 	}
 
 	const patience = 20 * time.Second
+	signalled := false
 	for end := time.Now().Add(patience); ; {
 		unlock, err := r.dir.Lock()
 		if !errors.Is(err, hostdir.ErrLocked) {
 			return unlock, err
+		}
+		if pid := r.dir.Locker(); pid != 0 && !signalled {
+			signalled = true
+			_ = syscall.Kill(pid, syscall.SIGTERM) // the process may have ended meanwhile
 		}
 		if time.Now().After(end) {
 			return nil, wire.Errorf(api.CodeRefused, "stop it, and run the command again: systemctl stop volagent-etcd", "volagent-etcd still runs")

@@ -97,6 +97,8 @@ func (r *runner) takeOut(ctx context.Context, c *member.Client, s hostdir.State,
 	switch {
 	case isMember:
 		err = quorum.CheckRemove(judged, name, self)
+	case !known && self:
+		return nil // an earlier, interrupted leave has taken the host out already
 	case !known:
 		err = wire.Errorf(api.CodeNotFound, "volctl cluster status", "the cluster has no host %q", name)
 	}
