@@ -93,8 +93,11 @@ func (r *runner) connect() (hostdir.State, *member.Client, error) {
 	return s, c, err
 }
 
-// hasSystemd reports whether systemd runs and has the unit.
-func hasSystemd() bool {
+// hasSystemd reports whether systemd runs and has the unit. The unit uses the default directory.
+func (r *runner) hasSystemd() bool {
+	if r.dir.Data != hostdir.DefaultDataDir {
+		return false
+	}
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return false
 	}
@@ -103,7 +106,7 @@ func hasSystemd() bool {
 
 // start enables and starts the unit, unless the user wants to do that. It reports whether it did.
 func (r *runner) start(ctx context.Context) (bool, error) {
-	if r.NoStart || !hasSystemd() {
+	if r.NoStart || !r.hasSystemd() {
 		return false, nil
 	}
 	if out, err := exec.CommandContext(ctx, "systemctl", "enable", "--now", unit).CombinedOutput(); err != nil {
@@ -115,7 +118,7 @@ func (r *runner) start(ctx context.Context) (bool, error) {
 // stop disables and stops the unit, and waits until no process uses the data directory. A
 // volagent-etcd that systemd does not run gets a SIGTERM.
 func (r *runner) stop(ctx context.Context, disable bool) (unlock func(), err error) {
-	if hasSystemd() {
+	if r.hasSystemd() {
 		args := []string{"stop", unit}
 		if disable {
 			args = []string{"disable", "--now", unit}
