@@ -15,6 +15,7 @@ import (
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // connectCluster makes the host a member of the configured cluster. Without a configured cluster, it
@@ -34,9 +35,11 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	}
 
 	a.clusterStore = store
+	a.secrets.Allows = c.Allows
 	a.holds = hold.New(hold.Options{
 		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: identity.Machine(),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
+		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry() },
 		Info: a.nodeInfo, TrustLocal: c.Boot == config.BootTrustLocal, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 	return nil
@@ -71,12 +74,12 @@ func (a *Agent) joinQueue(o *reconcile.Options) {
 	}
 }
 
-// sharedDefinitions returns the definitions of the cluster, or nil without a cluster.
-func (a *Agent) sharedDefinitions() provision.Definitions {
+// sharedVolumes returns the volumes of the cluster, or nil without a cluster.
+func (a *Agent) sharedVolumes() provision.Cluster {
 	if a.holds == nil {
 		return nil
 	}
-	return a.holds
+	return hold.NewDefinitions(a.holds)
 }
 
 // fetchShared returns the function that brings the definition of a shared volume to this host, or
@@ -85,7 +88,22 @@ func (a *Agent) fetchShared() func(context.Context, string) error {
 	if a.holds == nil {
 		return nil
 	}
-	return a.holds.Fetch
+
+	return func(ctx context.Context, id string) error {
+		if err := a.holds.Fetch(ctx, id); err != nil {
+			return err
+		}
+		r, ok := a.db.Volume(id)
+		if !ok || !r.Volume.Shared || r.Held() {
+			return nil
+		}
+
+		if _, err := a.secrets.Of(r.Volume); err != nil {
+			return volume.Errorf(volume.ErrRefused, "this host cannot use shared volume %q: %v", id, err).
+				WithHint("does secrets in the cluster section of this host's configuration allow it?")
+		}
+		return nil
+	}
 }
 
 // leaveCluster tells the other hosts that the agent stops in order.

@@ -14,6 +14,8 @@
 //	POST   /v1/volumes/{id}/modify            ModifyRequest → VolumeResult
 //	POST   /v1/volumes/{id}/expand            ExpandRequest → VolumeResult   ?wait=D; without wait it answers at once
 //	DELETE /v1/volumes/{id}/expand            VolumeResult   cancels an expansion that the plugin has not made yet
+//	POST   /v1/volumes/{id}/share             VolumeResult   ?force=true; makes a volume of this host a shared volume
+//	DELETE /v1/volumes/{id}/share             VolumeResult   makes a shared volume a volume of this host
 //	GET    /v1/volumes/{id}/stats             Stats
 //	GET    /v1/volumes/{id}/report            Report      ?within=D&storage=true
 //	GET    /v1/volumes/{id}/claims/{alloc}    Claim

@@ -90,6 +90,8 @@ const (
 	OutcomeExpanding  = "expanding" // the agent continues in the background
 	OutcomeWithdrawn  = "withdrawn" // the request cancelled an expansion
 	OutcomeUnchanged  = "unchanged"
+	OutcomeShared     = "shared"
+	OutcomeUnshared   = "unshared"
 )
 
 // VolumeResult is the result of a request that registers, creates, modifies or expands a volume.

@@ -69,6 +69,8 @@ func routes() []route {
 		{"POST /v1/volumes/{id}/modify", true, modifyVolume},
 		{"POST /v1/volumes/{id}/expand", true, expandVolume},
 		{"DELETE /v1/volumes/{id}/expand", true, withdrawExpansion},
+		{"POST /v1/volumes/{id}/share", true, shareVolume},
+		{"DELETE /v1/volumes/{id}/share", true, unshareVolume},
 		{"GET /v1/volumes/{id}/stats", false, getStats},
 		{"GET /v1/volumes/{id}/report", false, getReport},
 		{"GET /v1/volumes/{id}/claims/{alloc}", false, getClaim},

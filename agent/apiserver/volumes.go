@@ -59,6 +59,15 @@ func withdrawExpansion(s *Server, r *request) action {
 	return func() (any, error) { return s.o.Volumes.WithdrawExpansion(r.Context(), r.by, r.PathValue("id")) }
 }
 
+func shareVolume(s *Server, r *request) action {
+	force := r.flag("force")
+	return func() (any, error) { return s.o.Volumes.Share(r.Context(), r.by, r.PathValue("id"), force) }
+}
+
+func unshareVolume(s *Server, r *request) action {
+	return func() (any, error) { return s.o.Volumes.Unshare(r.Context(), r.by, r.PathValue("id")) }
+}
+
 func getStats(s *Server, r *request) action {
 	return func() (any, error) { return s.o.Storage.Stats(r.Context(), r.by, r.PathValue("id")) }
 }

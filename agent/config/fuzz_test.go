@@ -34,9 +34,8 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// FuzzCluster checks that readCluster either accepts a section or returns an error with the file's
-// name. check-config must print an accepted section in a form that readCluster reads as the same
-// section.
+// FuzzCluster checks that readCluster either accepts a section or returns an error with the name of
+// the file. If readCluster accepts a section, it must read the output of describe as the same section.
 func FuzzCluster(f *testing.F) {
 	for _, text := range []string{
 		"a", "[a]", "endpoints: [https://a:1]", "endpoints: [https://a:1, *x]", "endpoints: &x [https://a:1]\nprefix: *x", "? [x]\n: y",

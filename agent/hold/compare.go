@@ -2,6 +2,7 @@ package hold
 
 import (
 	"context"
+	"slices"
 
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -39,7 +40,7 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 		}
 	}
 
-	for _, r := range s.Records.Volumes() {
+	for _, r := range slices.Concat(s.Records.Volumes(), s.Records.Leftovers()) {
 		if !r.Volume.Shared || r.Node.Hold.State != volume.Present || r.Node.Hold.Lost {
 			continue
 		}
@@ -47,14 +48,14 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 		e, ok := found[r.Volume.ID]
 		same := ok && e.Value.Operation == r.Node.Hold.Operation && e.Create == r.Node.Hold.Token.Revision
 		if !same && r.Node.Hold.Token.Epoch == epoch || forgotten {
-			if err := s.lose(ctx, r.Volume.ID, r.Node.Hold.Token); err != nil {
+			if err := s.lose(ctx, r.Key(), r.Node.Hold.Token); err != nil {
 				return err
 			}
 		}
 	}
 
 	for id, e := range found {
-		if err := s.explain(ctx, id, e.Value); err != nil {
+		if err := s.explain(ctx, id, e, epoch); err != nil {
 			return err
 		}
 	}
@@ -64,9 +65,9 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 
 // lose records that this host has lost a hold. It does nothing if the record has another hold by
 // now.
-func (s *Service) lose(ctx context.Context, id string, token volume.Token) error {
+func (s *Service) lose(ctx context.Context, key string, token volume.Token) error {
 	var evs []volume.Event
-	err := s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
+	err := s.Records.ChangeShared(ctx, key, func(r volume.Record, ok bool) (volume.Record, bool) {
 		if !ok || r.Node.Hold.Token != token {
 			return r, false
 		}
@@ -77,21 +78,25 @@ func (s *Service) lose(ctx context.Context, id string, token volume.Token) error
 	})
 	if err == nil && len(evs) > 0 {
 		s.Events(evs...)
-		s.Wake(id)
+		s.Wake(key)
 	}
 
 	return err
 }
 
 // explain makes sure that a record of this host explains a hold in the cluster.
-func (s *Service) explain(ctx context.Context, id string, h shared.Hold) error {
-	if r, ok := s.Records.Volume(id); ok && r.Node.Hold.Operation == h.Operation {
+func (s *Service) explain(ctx context.Context, id string, e shared.Entry[shared.Hold], epoch int64) error {
+	h := e.Value
+	if r, ok := s.holder(id); ok && r.Node.Hold.Operation == h.Operation && r.Volume.Shared {
 		return nil
 	}
 
 	def, ok, err := s.Definition(ctx, id)
 	if err != nil || !ok {
 		return err // a volume without a definition has no hold that anything could still use
+	}
+	if r, ok := s.Records.Volume(id); ok && !r.Volume.Shared && r.Same(volume.Record{Volume: def}) {
+		return s.adopt(ctx, def, shared.HoldOf(e, epoch)) // a share or unshare was interrupted
 	}
 
 	added := false
@@ -110,4 +115,49 @@ func (s *Service) explain(ctx context.Context, id string, h shared.Hold) error {
 	}
 
 	return err
+}
+
+// markStray records that the cluster may show a hold of this host that no record explains.
+func (s *Service) markStray(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.strays[id] = true
+}
+
+// explainStray looks for a hold that no record explains, after the record of the volume has ended.
+func (s *Service) explainStray(ctx context.Context, id string) error {
+	s.mu.Lock()
+	stray := s.strays[id]
+	delete(s.strays, id)
+	s.mu.Unlock()
+	if !stray {
+		return nil
+	}
+
+	sit, err := s.read(ctx, id)
+	if err != nil {
+		s.registerAgain()
+		return nil //nolint:nilerr // the comparison after the outage finds the hold
+	}
+	if !sit.Hold.Exists() {
+		return nil
+	}
+	return s.explain(ctx, id, sit.Hold, sit.Meta.Value.Epoch)
+}
+
+// adoptHold continues an earlier hold of this host that no record explains, for a record that waits
+// for a hold of the same kind. The volume may still be attached and staged under the earlier hold,
+// so these sides become unknown. A hold of another kind is given up when the record has ended.
+func (s *Service) adoptHold(ctx context.Context, id, operation string, h shared.Hold) {
+	s.markStray(id)
+	err := s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
+		if !ok || r.Node.Hold.Operation != operation {
+			return r, false
+		}
+		return volume.AdoptHold(r, h.Operation, h.Access, h.Reader, h.Attachment != "")
+	})
+	if err != nil {
+		s.Log.Warn("cannot continue an earlier hold of this host", "volume", id, "error", err)
+	}
 }

@@ -92,6 +92,10 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, fmt.Errorf("cannot store the registration: %w", err)
 	}
 
+	s.mu.Lock()
+	s.lease = lease
+	s.mu.Unlock()
+
 	who := shared.Asker{Node: s.Node, Incarnation: admitted.Incarnation}
 	if admitted.Forgotten {
 		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)
@@ -100,7 +104,11 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, err
 	}
 
+	s.Events(volume.Event{
+		Type: volume.EventNodeRegistered, Message: fmt.Sprintf("registered as host %q, incarnation %d, in etcd at %s", s.Node, who.Incarnation, s.Endpoints),
+	})
 	s.setReachable(who)
+	s.registerAgain() // compares the state of the drain
 	return lease, nil
 }
 
@@ -153,6 +161,7 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 
 	go s.follow(ctx)
 	go s.publishInfo(ctx)
+	go s.tellStatus(ctx)
 	for tick := time.NewTicker(renewEvery); ; {
 		select {
 		case <-ctx.Done():
@@ -197,6 +206,9 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	if err := shared.CheckRegistered(a.Meta, a.Node, who); err != nil {
 		return err
 	}
+	if err := s.compareDrain(ctx, a, who); err != nil {
+		return err
+	}
 	if !away {
 		return nil
 	}
@@ -226,7 +238,7 @@ func (s *Service) publishInfo(ctx context.Context) {
 func (s *Service) Leave(ctx context.Context) error {
 	who, err := s.asker()
 	if err != nil {
-		return nil // without a registration, no other host expects this one
+		return nil //nolint:nilerr // without a registration, no other host expects this one
 	}
 
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})

@@ -1,0 +1,191 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/volagent/volagent/agent/cluster/etcdtest"
+	"github.com/volagent/volagent/cmd/volagent/test/harness"
+)
+
+// These are the ports of each member of etcd.
+const (
+	clientPort  = 2379
+	peerPort    = 2380
+	metricsPort = 2381
+)
+
+// Member is one member of etcd. Its methods fail the test on errors.
+type Member struct {
+	Host *Host // the host on which the member runs
+
+	lab     *Lab
+	process *Process
+}
+
+// Files are the paths of the PEM files with which a client connects to etcd.
+type Files struct{ CA, Cert, Key string }
+
+// setUpEtcd makes the certificates of etcd, starts all members, and waits until they serve requests.
+func (l *Lab) setUpEtcd() {
+	l.T.Helper()
+	var addresses []string
+	for _, m := range l.Etcd {
+		addresses = append(addresses, m.Host.Address)
+	}
+
+	ca := etcdtest.NewCA(l.T)
+	l.server.CA, l.Files.CA = ca.File, ca.File
+	l.server.Cert, l.server.Key = ca.Issue("server", addresses...)
+	l.Files.Cert, l.Files.Key = ca.Issue("agent")
+	for _, m := range l.Etcd {
+		l.T.Cleanup(m.showLog)
+		m.Launch()
+	}
+	for _, m := range l.Etcd {
+		m.AwaitReady()
+	}
+}
+
+// Endpoints returns the URLs of all members of etcd for clients.
+func (l *Lab) Endpoints() (urls []string) {
+	for _, m := range l.Etcd {
+		urls = append(urls, m.url("https", clientPort))
+	}
+	return urls
+}
+
+// ClusterSection returns the section "cluster" of the configuration of an agent.
+func (l *Lab) ClusterSection() string {
+	return fmt.Sprintf("cluster:\n  endpoints: [%s]\n  ca: %s\n  cert: %s\n  key: %s\n",
+		strings.Join(l.Endpoints(), ", "), l.Files.CA, l.Files.Cert, l.Files.Key)
+}
+
+// Start starts the member again and waits until it serves requests.
+func (m *Member) Start() {
+	m.lab.T.Helper()
+	m.Launch()
+	m.AwaitReady()
+}
+
+// Launch starts the member again and does not wait for it. A member serves requests only while it
+// reaches the majority of the members.
+func (m *Member) Launch() {
+	m.lab.T.Helper()
+	if m.Runs() {
+		m.lab.T.Fatalf("etcd already runs on %s", m.Host.Name)
+	}
+	log, err := os.OpenFile(m.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	m.Host.Must(err)
+	defer log.Close()
+	m.process = m.Host.Spawn(log, append([]string{etcdtest.Binary(m.lab.T)}, m.flags()...)...)
+}
+
+// AwaitReady waits until the member serves linearizable requests.
+func (m *Member) AwaitReady() {
+	m.lab.T.Helper()
+	m.Host.Await("etcd on "+m.Host.Name+" to serve requests", func() bool {
+		m.lab.T.Helper()
+		if !m.Runs() {
+			m.lab.T.Fatalf("etcd on %s has ended", m.Host.Name)
+		}
+		return strings.Contains(m.get("/health"), `"health":"true"`)
+	})
+}
+
+// Leads reports whether the member is the leader.
+func (m *Member) Leads() bool {
+	return m.Runs() && strings.Contains(m.get("/metrics"), "\netcd_server_is_leader 1\n")
+}
+
+// Runs reports whether the process of the member runs. A frozen process runs.
+func (m *Member) Runs() bool { return m.process != nil && !m.process.Ended() }
+
+// Stop stops the member with SIGTERM and waits for its end.
+func (m *Member) Stop() {
+	m.lab.T.Helper()
+	_ = m.process.End(syscall.SIGTERM) // etcd ends with the signal
+}
+
+// Kill kills the member with SIGKILL and waits for its end.
+func (m *Member) Kill() {
+	m.lab.T.Helper()
+	_ = m.process.End(syscall.SIGKILL)
+}
+
+// Freeze suspends the member. The kernel still accepts connections for it.
+func (m *Member) Freeze() {
+	m.lab.T.Helper()
+	harness.Freeze(m.Host.Host, m.process.Process)
+}
+
+// Thaw ends Freeze.
+func (m *Member) Thaw() {
+	m.lab.T.Helper()
+	m.Host.Must(m.process.Signal(syscall.SIGCONT))
+}
+
+// get returns the text of a page of the member's listener for metrics, or "" if the member does not
+// answer soon. It asks on the member's own host, so that cuts do not matter.
+func (m *Member) get(path string) string {
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: m.Host.Dial}}
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, m.url("http", metricsPort)+path, http.NoBody)
+	m.Host.Must(err)
+	resp, err := client.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// url returns the URL of one of the member's ports.
+func (m *Member) url(scheme string, port int) string {
+	return scheme + "://" + net.JoinHostPort(m.Host.Address, fmt.Sprint(port))
+}
+
+// flags returns the command line of the member.
+func (m *Member) flags() []string {
+	var initial []string
+	for _, other := range m.lab.Etcd {
+		initial = append(initial, other.Host.Name+"="+other.url("http", peerPort))
+	}
+	files := m.lab.server
+	return []string{
+		"--name=" + m.Host.Name,
+		"--data-dir=" + filepath.Join(m.Host.Dir, "etcd"),
+		"--listen-client-urls=" + m.url("https", clientPort),
+		"--advertise-client-urls=" + m.url("https", clientPort),
+		"--listen-peer-urls=" + m.url("http", peerPort),
+		"--initial-advertise-peer-urls=" + m.url("http", peerPort),
+		"--listen-metrics-urls=" + m.url("http", metricsPort),
+		"--initial-cluster=" + strings.Join(initial, ","),
+		"--trusted-ca-file=" + files.CA, "--client-cert-auth", "--cert-file=" + files.Cert, "--key-file=" + files.Key,
+		"--quota-backend-bytes=268435456",
+		"--log-level=warn",
+	}
+}
+
+// logFile returns the path of the member's log.
+func (m *Member) logFile() string { return filepath.Join(m.Host.Dir, "etcd.log") }
+
+// showLog prints the last lines of the member's log if the test has failed.
+func (m *Member) showLog() {
+	if !m.lab.T.Failed() {
+		return
+	}
+	raw, err := os.ReadFile(m.logFile())
+	m.lab.T.Logf("etcd on %s (%v):\n%s", m.Host.Name, err, raw[max(0, len(raw)-4096):])
+}
