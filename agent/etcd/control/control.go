@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
@@ -92,8 +93,11 @@ func (r *runner) connect() (hostdir.State, *member.Client, error) {
 	return s, c, err
 }
 
-// hasSystemd reports whether systemd runs and has the unit.
-func hasSystemd() bool {
+// hasSystemd reports whether systemd runs and has the unit. The unit uses the default directory.
+func (r *runner) hasSystemd() bool {
+	if r.dir.Data != hostdir.DefaultDataDir {
+		return false
+	}
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return false
 	}
@@ -102,7 +106,7 @@ func hasSystemd() bool {
 
 // start enables and starts the unit, unless the user wants to do that. It reports whether it did.
 func (r *runner) start(ctx context.Context) (bool, error) {
-	if r.NoStart || !hasSystemd() {
+	if r.NoStart || !r.hasSystemd() {
 		return false, nil
 	}
 	if out, err := exec.CommandContext(ctx, "systemctl", "enable", "--now", unit).CombinedOutput(); err != nil {
@@ -111,9 +115,10 @@ func (r *runner) start(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// stop disables and stops the unit, and waits until no process uses the data directory.
+// stop disables and stops the unit, and waits until no process uses the data directory. A
+// volagent-etcd that systemd does not run gets a SIGTERM.
 func (r *runner) stop(ctx context.Context, disable bool) (unlock func(), err error) {
-	if hasSystemd() {
+	if r.hasSystemd() {
 		args := []string{"stop", unit}
 		if disable {
 			args = []string{"disable", "--now", unit}
@@ -124,10 +129,15 @@ func (r *runner) stop(ctx context.Context, disable bool) (unlock func(), err err
 	}
 
 	const patience = 20 * time.Second
+	signalled := false
 	for end := time.Now().Add(patience); ; {
 		unlock, err := r.dir.Lock()
 		if !errors.Is(err, hostdir.ErrLocked) {
 			return unlock, err
+		}
+		if pid := r.dir.Locker(); pid != 0 && !signalled {
+			signalled = true
+			_ = syscall.Kill(pid, syscall.SIGTERM) // the process may have ended meanwhile
 		}
 		if time.Now().After(end) {
 			return nil, wire.Errorf(api.CodeRefused, "stop it, and run the command again: systemctl stop volagent-etcd", "volagent-etcd still runs")

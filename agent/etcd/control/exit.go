@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/etcd/hostdir"
@@ -97,6 +98,8 @@ func (r *runner) takeOut(ctx context.Context, c *member.Client, s hostdir.State,
 	switch {
 	case isMember:
 		err = quorum.CheckRemove(judged, name, self)
+	case !known && self:
+		return nil // an earlier, interrupted leave has taken the host out already
 	case !known:
 		err = wire.Errorf(api.CodeNotFound, "volctl cluster status", "the cluster has no host %q", name)
 	}
@@ -108,14 +111,27 @@ func (r *runner) takeOut(ctx context.Context, c *member.Client, s hostdir.State,
 	}
 
 	if isMember {
-		if err := c.Remove(ctx, m.ID); err != nil {
-			if member.IsUnhealthy(err) {
-				return wire.Errorf(api.CodeRefused, "try again in some seconds", "etcd refuses the change: not all members have been connected for the last seconds")
-			}
+		if err := removeMember(ctx, c, m.ID); err != nil {
 			return fmt.Errorf("cannot remove %q from etcd's members: %w", name, err)
 		}
 	}
 	return r.deleteHost(ctx, s, name)
+}
+
+// removeMember removes a member. etcd refuses that for some seconds after another member has started,
+// so removeMember repeats it.
+func removeMember(ctx context.Context, c *member.Client, id uint64) error {
+	const tries = 20
+	for range tries {
+		err := c.Remove(ctx, id)
+		if !member.IsUnhealthy(err) {
+			return err
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+	return wire.Errorf(api.CodeRefused, "volctl cluster status", "not all members are connected; etcd would lose its quorum")
 }
 
 // deleteHost deletes the key of a host. It asks the other members, because this host's etcd may have

@@ -125,6 +125,10 @@ func (r *runner) problems(s hostdir.State, st wire.ClusterStatus) (all []wire.Pr
 		add("when every host has registered: volctl cluster resume", "single-writer volumes are suspended: %s", st.Suspended)
 	}
 
+	if st.Quorum && !slices.ContainsFunc(st.Hosts, func(h wire.HostStatus) bool { return h.Name == s.Name }) {
+		add("volctl cluster leave --forget", "the cluster does not know this host any more; it was removed")
+	}
+
 	versions := map[string]bool{}
 	learners, full := 0, false
 	for _, h := range st.Hosts {

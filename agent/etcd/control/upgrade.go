@@ -73,7 +73,7 @@ func (r *runner) restart(ctx context.Context, c *member.Client, s hostdir.State,
 		done.Lines = append(done.Lines, "volagent-etcd of this host would be restarted with etcd "+server.Version)
 		return nil
 	}
-	if !hasSystemd() {
+	if !r.hasSystemd() {
 		return wire.Errorf(api.CodeRefused, "stop volagent-etcd of this host, and start it again", "systemd does not run volagent-etcd")
 	}
 	if out, err := exec.CommandContext(ctx, "systemctl", "restart", unit).CombinedOutput(); err != nil {

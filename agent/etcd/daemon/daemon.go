@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -182,9 +183,9 @@ func (d *Daemon) work(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-stopped:
-			return d.stoppedError()
+			return d.stoppedError(ctx, errors.New("etcd has stopped by itself"))
 		case err := <-failed:
-			return fmt.Errorf("etcd has failed: %w", err)
+			return d.stoppedError(ctx, fmt.Errorf("etcd has failed: %w", err))
 		case <-ready:
 			ready = nil // the first round follows at once
 			d.log.Info("this host is in the cluster", "cluster", d.State().ClusterID)
@@ -199,12 +200,20 @@ func (d *Daemon) work(ctx context.Context) error {
 	}
 }
 
-// stoppedError says why etcd has stopped by itself.
-func (d *Daemon) stoppedError() error {
-	if d.etcd.Removed() {
-		return fmt.Errorf("%w: its member was removed", ErrLeft)
+// stoppedError says why etcd has stopped by itself. A member that was removed while it did not run
+// learns that only from the others.
+func (d *Daemon) stoppedError(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, roundLimit)
+	defer cancel()
+	removed := d.etcd.Removed()
+	if !removed {
+		members, _, certain, lerr := d.Client().Members(ctx)
+		removed = lerr == nil && certain && !slices.ContainsFunc(members, func(m member.Member) bool { return m.Peer == d.State().PeerURL() })
 	}
-	return errors.New("etcd has stopped by itself")
+	if removed {
+		return fmt.Errorf("%w: its member was removed; let the host forget the cluster: volctl cluster leave --forget", ErrLeft)
+	}
+	return err
 }
 
 // keep changes the state of the host and stores it. The client is renewed if other members answer

@@ -287,7 +287,8 @@ func (d Dir) Leave(now time.Time) (string, error) {
 // ErrLocked means that volagent-etcd runs, or that another command changes the directory.
 var ErrLocked = errors.New("the data directory is in use")
 
-// Lock takes the lock of the data directory. It returns ErrLocked if another process has it.
+// Lock takes the lock of the data directory. It returns ErrLocked if another process has it. The file
+// contains the pid of the process with the lock.
 func (d Dir) Lock() (unlock func(), err error) {
 	f, err := os.OpenFile(d.Path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -300,8 +301,30 @@ func (d Dir) Lock() (unlock func(), err error) {
 		}
 		return nil, fmt.Errorf("cannot lock %s: %w", d.Data, err)
 	}
+	if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid()))); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("cannot write the lock of volagent-etcd: %w", err)
+	}
 
 	return func() { _ = f.Close() }, nil // closing the file releases the lock
+}
+
+func writeAt(f *os.File, text string) error {
+	_, err := f.WriteAt([]byte(text), 0)
+	return err
+}
+
+// Locker returns the pid of the process that has the lock, or 0 if the pid is not known.
+func (d Dir) Locker() int {
+	raw, err := os.ReadFile(d.Path("lock"))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(string(raw))
+	if err != nil || pid < 2 {
+		return 0
+	}
+	return pid
 }
 
 // replace writes a file and syncs it to disk. After a crash, the file has the old or the new content.

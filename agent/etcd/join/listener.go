@@ -24,6 +24,7 @@ type Listener struct {
 	registrar *Registrar
 	log       hclog.Logger
 	server    *http.Server
+	address   string
 	done      chan struct{}
 }
 
@@ -38,7 +39,7 @@ func Listen(address string, r *Registrar, log hclog.Logger) (*Listener, error) {
 		return nil, fmt.Errorf("cannot open the join port: %w", err)
 	}
 
-	l := &Listener{registrar: r, log: log, done: make(chan struct{})}
+	l := &Listener{registrar: r, log: log, address: sock.Addr().String(), done: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+helloPath, l.hello)
 	mux.HandleFunc("POST "+joinPath, l.join)
@@ -56,6 +57,9 @@ func Listen(address string, r *Registrar, log hclog.Logger) (*Listener, error) {
 	}()
 	return l, nil
 }
+
+// Address returns the address of the port.
+func (l *Listener) Address() string { return l.address }
 
 // Close ends all requests and closes the port.
 func (l *Listener) Close() error {
