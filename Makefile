@@ -24,9 +24,9 @@ TEST_TIMEOUT ?= 40m
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
-build: ## build bin/volagent and bin/volctl, static, with the version stamped
+build: ## build bin/volagent, bin/volagent-etcd and bin/volctl, static, with the version stamped
 	@mkdir -p bin
-	go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/ ./cmd/volagent ./cmd/volctl
+	go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/ ./cmd/volagent ./cmd/volagent-etcd ./cmd/volctl
 
 package: ## build deb and rpm into dist/, for the architecture of GOARCH
 	@scripts/package dist '$(VERSION)'

@@ -7,6 +7,7 @@
 //	life.go     the functions Open, Run and Close of an agent
 //	serve.go    the background tasks, and the orderly stop
 //	connect.go  the connections between packages
+//	member.go   the membership in a cluster
 //	state.go    the state database, and the identity of this agent
 //	agent.go    the type Agent and the function New
 package agent
@@ -22,9 +23,11 @@ import (
 
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/owndir"
 	"github.com/volagent/volagent/agent/owner"
@@ -50,13 +53,15 @@ const (
 	lendCommand        = "lend"
 )
 
-// Seams are two functions with which a test can observe or change the agent's behavior. The binary
-// sets neither of them.
+// Seams are functions with which a test can observe or change the agent's behavior. The binary
+// sets none of them.
 type Seams struct {
 	// Tap is called around each commit of the state database.
 	Tap func(statedb.Point)
 	// Interceptor wraps each call to a plugin.
 	Interceptor grpc.UnaryClientInterceptor
+	// Transaction is called around each transaction in the store of a cluster.
+	Transaction func(cluster.Point)
 }
 
 // Agent is the agent of one host.
@@ -93,6 +98,10 @@ type Agent struct {
 	files        *volumefiles.Files
 	claims       *claim.Service
 	reaper       *claim.Reaper
+
+	// These fields are nil if no cluster is configured.
+	clusterStore *cluster.Store
+	holds        *hold.Service
 
 	// These fields belong to the sockets and servers.
 	status        *status.Service

@@ -84,6 +84,9 @@ func (a *Agent) Close() (err error) {
 	if a.systemd != nil {
 		a.systemd.Close()
 	}
+	if a.clusterStore != nil {
+		err = errors.Join(err, a.clusterStore.Close())
+	}
 	if a.events != nil {
 		process.Within(eventsWithin, a.events.Close)
 	}

@@ -24,6 +24,7 @@ import (
 const (
 	answerWithin = 2 * time.Second // the limit for running API calls
 	stepWithin   = 5 * time.Second // the limit for the current step of each volume
+	leaveWithin  = time.Second     // the limit for telling the cluster
 	pullWithin   = time.Second     // replaces stepWithin when the host shuts down
 )
 
@@ -51,6 +52,9 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 		wg.Go(func() { a.plugins.WarnDeadlocks(running, claim.ReapEvery, a.events.Add) })
 		background(func() error { return a.plugins.Run(running) })
 		wg.Go(func() { a.db.Notes.Complete(running) })
+		if a.holds != nil {
+			wg.Go(func() { a.holds.Run(running) })
+		}
 		wg.Go(func() { plugins.RecoverTests(running, a.plugins.Usage, a.tests, a.log) })
 		wg.Go(func() { a.files.Run(running) })
 		if every, err := a.c.SampleEvery(); err == nil { // the configuration has been validated
@@ -104,6 +108,7 @@ func (a *Agent) stop(inOrder bool) (last string) {
 	})
 
 	process.Within(patience, a.stopQueue)
+	process.Within(leaveWithin, a.leaveCluster)
 	if down {
 		host.EndPlugins()
 	}
@@ -157,7 +162,7 @@ func (a *Agent) reload() {
 
 	a.log.SetLevel(hclog.LevelFromString(c.LogLevel))
 	c.LogLevel = a.c.LogLevel
-	if c != a.c {
+	if !c.Equal(a.c) {
 		a.log.Warn("a change of the configuration other than log_level takes effect at the next start")
 	}
 	if err := a.plugins.Reload(); err != nil {

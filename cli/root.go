@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/cluster"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/mount"
 	"github.com/volagent/volagent/cli/node"
@@ -42,7 +43,7 @@ Commands that change state need the exact id.
 
 	root.AddCommand(
 		volume.New(a), volume.NewClaims(a), mount.New(a, host), mount.NewUmount(a, host), plugin.New(a),
-		node.New(a), systemd.New(a, host), node.NewDoctor(a), state.New(a), node.NewEvents(a),
+		node.New(a), cluster.New(a), systemd.New(a, host), node.NewDoctor(a), state.New(a), node.NewEvents(a),
 		newWait(a), newVersion(a), command.NewCompletion(),
 	)
 

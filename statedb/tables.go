@@ -9,6 +9,7 @@ import (
 	jsonv1 "github.com/go-json-experiment/json/v1"
 
 	"github.com/volagent/volagent/volmgr/plugin"
+	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -39,6 +40,7 @@ var (
 	volumes = newTable("volumes", recordKey, unchecked[volume.Record]) // without the claims, which have their own bucket
 	nodes   = newTable(bucketMeta, func(Node) string { return keyNode }, unchecked[Node])
 
+	Memberships    = newTable("cluster", func(shared.Membership) string { return keyMembership }, unchecked[shared.Membership])
 	Plugins        = newTable("plugins", func(p plugin.Record) string { return p.ID }, func(p plugin.Record) error { return volume.CheckPluginID(p.Of()) })
 	Leftovers      = newTable("debts", Leftover.key, func(d Leftover) error { return d.Whole().Check() })
 	Registered     = newTable("registered", registeredKey, func(d plugin.Definition) error { return volume.CheckPluginID(d.ID) })

@@ -13,6 +13,8 @@ const (
 
 	keySchema = "schema"
 	keyNode   = "node"
+
+	keyMembership = "membership"
 )
 
 // Node is the stored state of the host itself.

@@ -17,7 +17,7 @@ func (s controllerStep) controllerPublish() volume.Outcome {
 	}
 
 	c, opts := s.capability()
-	readOnly := !c.Access.Writable()
+	readOnly := !c.Access.Writable() || s.r.Node.Hold.Reader
 	context, err := call.Do(s.ctx, p, call.ControllerPublishRequest{
 		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Capability: c,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(), ReadOnly: readOnly,

@@ -6,6 +6,7 @@ package claim
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"time"
 
@@ -118,7 +119,8 @@ func (s *Service) check(ctx context.Context, req *request) error {
 // admit stores the claim. Before that, it waits for conflicting claims that are being detached. It
 // reports whether this request made the claim.
 func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err error) {
-	for checked := false; ; {
+	operation := rand.Text()
+	for checked, fetched := false, false; ; {
 		r, err := s.awaitVolume(wait, req)
 		if err != nil {
 			return false, err
@@ -128,6 +130,7 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 		err = s.Store.Change(ctx, req.Volume, func(r volume.Record) (volume.Record, bool, error) {
 			full := req.Request
 			full.Draining = s.Store.Draining()
+			full.Operation = operation
 			full.StagingPath = s.Paths.StagingPath(r.Volume.PluginID, r.Volume.ID)
 			full.Target = s.Paths.TargetPath(r.Volume.PluginID, req.Alloc, r.Volume.ID, full.Private())
 			next, err := volume.Admit(r, full, s.Plugins.View(r.Volume.PluginID).Info, time.Now().UTC())
@@ -139,6 +142,10 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 			continue
 		}
 
+		if errors.Is(err, volume.ErrNotFound) && s.Fetch != nil && !fetched {
+			fetched = true // the queue may have just forgotten the record of a shared volume
+			continue
+		}
 		if volume.IsDetaching(err) {
 			s.reapAll(ctx, req.Volume)
 		}

@@ -2,6 +2,8 @@ package claim
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -10,6 +12,10 @@ import (
 // awaitVolume returns the record of the requested volume. If the request waits, awaitVolume also
 // waits for a volume that is about to be registered.
 func (s *Service) awaitVolume(wait context.Context, req request) (volume.Record, error) {
+	if err := s.fetch(wait, req); err != nil {
+		return volume.Record{}, err
+	}
+
 	r, ok := s.Store.Volume(req.Volume)
 	if ok {
 		return r, nil
@@ -32,6 +38,32 @@ func (s *Service) awaitVolume(wait context.Context, req request) (volume.Record,
 	}
 
 	return r, nil
+}
+
+// fetchEvery is the interval at which a request looks again whether the cluster is reachable.
+const fetchEvery = time.Second
+
+// fetch makes sure that this host has a record of a shared volume. If the cluster is not reachable,
+// a request that waits goes on until its deadline.
+func (s *Service) fetch(wait context.Context, req request) error {
+	if s.Fetch == nil {
+		return nil
+	}
+
+	for {
+		err := s.Fetch(context.WithoutCancel(wait), req.Volume)
+		if !errors.Is(err, volume.ErrPluginUnavailable) || !req.Waits {
+			return err
+		}
+
+		select {
+		case <-time.After(fetchEvery):
+		case <-s.Down:
+			return errDown
+		case <-wait.Done():
+			return err
+		}
+	}
 }
 
 func unknownVolume(id string) error {

@@ -95,6 +95,11 @@ type Service struct {
 	// returns the reason. It returns nil for any other volume. The field Coming may be nil.
 	Coming func(ctx context.Context, id string) error
 
+	// Fetch makes sure that this host has a record of a shared volume. It does nothing for other
+	// volumes. It returns ErrPluginUnavailable while the cluster is not reachable. The field Fetch
+	// is nil if no cluster is configured.
+	Fetch func(ctx context.Context, id string) error
+
 	// Events receives an event for each decision about a request. If Events is nil, the service
 	// discards the events.
 	Events EventSink

@@ -77,6 +77,9 @@ func (s *Service) mountTimeout(ctx context.Context, at *volume.Attempt, r volume
 	case p.Apart != nil && lack(p, r, at) != "":
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, lack(p, r, at)).
 			WithRemedy(p.Remedy(r.Volume.PluginID))
+	case at != nil && at.Action.Cause == volume.CauseCluster:
+		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, at.Action.Reason).
+			WithHint("volctl cluster status")
 	case p.Apart == nil && !p.Ready:
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: plugin %q is %s", r.Volume.ID, r.Volume.PluginID, p.State).
 			WithRemedy(p.Remedy(r.Volume.PluginID))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -13,8 +14,9 @@ import (
 // file need not exist.
 const DefaultFile = "/etc/volagent/volagent.yaml"
 
-// Config is the agent's configuration. Each field can be set by a flag, by a VOLAGENT_* variable,
-// and by a key of the file. A flag overrides a variable, and a variable overrides the file.
+// Config is the agent's configuration. Each field except Cluster can be set by a flag, by a
+// VOLAGENT_* variable, and by a key of the file. A flag overrides a variable, and a variable
+// overrides the file. Cluster comes only from a file.
 type Config struct {
 	DataDir    string `mapstructure:"data_dir"`
 	RuntimeDir string `mapstructure:"runtime_dir"`
@@ -42,7 +44,14 @@ type Config struct {
 	// DockerSocket is the path of the socket on which docker and podman use the agent as a volume
 	// plugin. If it is empty, they cannot use the agent.
 	DockerSocket string `mapstructure:"docker_socket"`
+
+	// Cluster says how the agent reaches the etcd of its cluster. It is the zero value on a host
+	// without a cluster. viper does not see it.
+	Cluster Cluster `mapstructure:"-"`
 }
+
+// Equal reports whether two configurations have the same values.
+func (c Config) Equal(d Config) bool { return reflect.DeepEqual(c, d) }
 
 // setting is one key of the configuration.
 type setting struct {
@@ -87,5 +96,5 @@ func (c *Config) Describe(w io.Writer) error {
 		}
 	}
 
-	return nil
+	return c.Cluster.describe(w)
 }

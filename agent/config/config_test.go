@@ -41,7 +41,7 @@ func TestPrecedence(t *testing.T) {
 		DataDir: "/var/lib/volagent", RuntimeDir: "/env", Socket: "/env/volagent.sock", SocketGroup: "root",
 		PluginDir: "/etc/volagent/plugins.d", VolumesDir: "/etc/volagent/volumes.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "5m", EventsKeep: "168h",
 	}
-	if c != want {
+	if !c.Equal(want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}
 }
@@ -139,7 +139,7 @@ func TestCheckConfigPrints(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := load(t, out.String())
-	if err != nil || again != c {
+	if err != nil || !again.Equal(c) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }

@@ -33,3 +33,43 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// FuzzCluster checks that readCluster either accepts a section or returns an error with the name of
+// the file. If readCluster accepts a section, it must read the output of describe as the same section.
+func FuzzCluster(f *testing.F) {
+	for _, text := range []string{
+		"a", "[a]", "endpoints: [https://a:1]", "endpoints: [https://a:1, *x]", "endpoints: &x [https://a:1]\nprefix: *x", "? [x]\n: y",
+		"endpoints: [https://a:1]\nsecrets: {files: [/a, \"/\\x01\\u00e9'\"], credentials: [\"\\xff\"], env: [A]}", "<<: {ca: /x}",
+		"endpoints: ['http://[::1]:1']\nuser: \"\\u0085\"\npassword: {env: A}", "endpoints: [https://a:1]\npassword: !!null {env: A}",
+		"endpoints: [https://a:1]\nuser: \u00e9\npassword: {credential: \"a\\\"b\"}\nboot: trust-local", "endpoints: !!binary aGk=",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		root, err := rootOf("c.yaml", []byte(text))
+		if root == nil || err != nil {
+			return
+		}
+
+		c, err := readCluster("c.yaml", root)
+		if err != nil {
+			if !errors.Is(err, volume.ErrInvalid) || !strings.HasPrefix(err.Error(), "c.yaml:") {
+				t.Errorf("%q: %v", text, err)
+			}
+			return
+		}
+
+		var out strings.Builder
+		if err := c.describe(&out); err != nil {
+			t.Fatal(err)
+		}
+		file, err := parse("c.yaml", []byte(out.String()))
+		if err != nil {
+			t.Fatalf("%q: %v\n%s", text, err, out.String())
+		}
+		again, err := readCluster("c.yaml", file.cluster)
+		if err != nil || !(Config{Cluster: again}).Equal(Config{Cluster: c}) {
+			t.Errorf("%q: %v\n%s", text, err, out.String())
+		}
+	})
+}

@@ -61,6 +61,11 @@ func Load(fl *pflag.FlagSet) (Config, error) {
 	}
 
 	c.Socket = cmp.Or(c.Socket, filepath.Join(c.RuntimeDir, "volagent.sock"))
+	cluster, err := file.loadCluster()
+	c.Cluster = cluster
+	if mistake == nil {
+		mistake = err
+	}
 	if mistake == nil {
 		mistake = c.check(file)
 	}

@@ -18,6 +18,7 @@ import (
 // need.
 type common struct {
 	Options
+	beginning registering
 }
 
 // pluginWait limits how long a request waits for a plugin that is starting.

@@ -27,6 +27,49 @@ func (s *remover) Forget(ctx context.Context, id string) (left []string, err err
 }
 
 func (s *remover) deregister(ctx context.Context, id string, force, forget bool) (left []string, err error) {
+	if forget {
+		known, err := s.leftoversOf(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if known {
+			return s.deregisterHere(ctx, id, force, forget)
+		}
+	}
+
+	v, shared, err := s.shared(ctx, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case shared:
+		return s.deregisterShared(ctx, v, force, forget)
+	default:
+		return s.deregisterHere(ctx, id, force, forget)
+	}
+}
+
+// leftoversOf reports whether a volume has leftover records on this host.
+func (s *remover) leftoversOf(ctx context.Context, id string) (any bool, err error) {
+	err = s.read(ctx, func(tx Tx) error {
+		for _, d := range leftovers(tx, id) {
+			any = true
+			if d.Volume.Shared && d.Node.Hold.State != volume.Absent && !d.Node.Hold.Lost {
+				return holdsLeftover(id)
+			}
+		}
+		return nil
+	})
+	return any, err
+}
+
+// holdsLeftover returns the error for leftovers of a shared volume that this host must not discard.
+func holdsLeftover(id string) error {
+	return volume.Errorf(volume.ErrRefused, "this host holds shared volume %q, and cannot discard its leftovers without a proof that nothing writes to it", id).
+		WithHint("volctl node status shows the leftovers; the agent undoes them when the plugin is ready")
+}
+
+// deregisterHere makes this host forget a volume.
+func (s *remover) deregisterHere(ctx context.Context, id string, force, forget bool) (left []string, err error) {
 	var gone volume.Record
 	var wake []string
 	unguarded := s.unguard(id, func(r volume.Record) error { return checkDroppable(r, force) })

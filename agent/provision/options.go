@@ -138,6 +138,16 @@ type Options struct {
 
 	Guards Guards
 
+	// Cluster keeps the shared volumes. It is nil if no cluster is configured.
+	Cluster Cluster
+
+	// Allowed returns an error if the definition of a shared volume may not use a secret on this
+	// host.
+	Allowed func(call.SecretRef) error
+
+	// Node is the name of this host.
+	Node string
+
 	// Halt is the reason why the agent calls no plugin. It is empty in normal operation.
 	Halt string
 

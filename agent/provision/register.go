@@ -28,7 +28,16 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	if err := s.checkSpec(spec); err != nil {
 		return failed(err)
 	}
-	if r, ok := s.Store.Volume(spec.ID); ok {
+
+	spec = s.scoped(spec)
+	had, ok, err := s.lookSpec(ctx, spec)
+	if err != nil {
+		return failed(err)
+	}
+	if ok {
+		return s.mergeShared(ctx, had, spec, dry)
+	}
+	if r, ok := s.Store.Volume(spec.ID); ok && !r.Volume.Shared {
 		return s.merge(ctx, r, spec, dry)
 	}
 	if spec.ExternalID == "" {
@@ -37,6 +46,11 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	}
 	if _, err := spec.Keeping(nil); err != nil {
 		return failed(err)
+	}
+	if spec.Shared {
+		if err := s.checkShareable(spec); err != nil {
+			return failed(err)
+		}
 	}
 
 	info, err := s.pluginInfo(ctx, spec.PluginID)
@@ -62,10 +76,26 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 		return failed(err)
 	}
 	if dry {
-		if err := s.read(ctx, func(tx Tx) error { return unique(tx, spec) }); err != nil {
+		err := s.read(ctx, func(tx Tx) error { return unique(tx, spec) })
+		if err == nil && !spec.Shared {
+			err = s.checkOwn(ctx, spec)
+		}
+		if err != nil {
 			return failed(err)
 		}
 		return r, volume.Change{Outcome: volume.Registered}, nil
+	}
+	if spec.Shared {
+		return s.define(ctx, spec)
+	}
+	return s.store(ctx, spec)
+}
+
+// store registers a volume of this host.
+func (s *registrar) store(ctx context.Context, spec volume.Volume) (r volume.Record, ch volume.Change, err error) {
+	defer s.beginning.begin(spec)()
+	if err := s.checkOwn(ctx, spec); err != nil {
+		return failed(err)
 	}
 	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, nil); err != nil {
 		return failed(err)

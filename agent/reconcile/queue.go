@@ -65,6 +65,11 @@ type Options struct {
 	// returns "" if no call is pending. The agent makes the pending calls before it uses the
 	// storage. Blocked may be nil.
 	Blocked func(volume.Volume) string
+	// Cluster returns the state of the cluster for a shared volume. It is nil if no cluster is
+	// configured. The queue then leaves shared volumes as they are.
+	Cluster func(volume.Record) volume.Cluster
+	// Idle is called when this host no longer uses a shared volume. It may be nil.
+	Idle func(context.Context, volume.Record) error
 	// Undone is called when a leftover record has no pending calls left. The queue calls it
 	// repeatedly until the record is deleted. Undone returns the id of a volume that was waiting
 	// for the deletion, or "". Undone may be nil.

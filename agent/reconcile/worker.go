@@ -82,6 +82,7 @@ func (w *worker) runTurn() (more, news bool) {
 			}
 		}
 
+		w.forgetIdle(a, r)
 		return false, true
 	}
 
@@ -229,6 +230,10 @@ func (w *worker) addState(obs *volume.Observed, r volume.Record) {
 
 	if d := obs.Plugin.Info.Driver; r.Leftover && d != "" && d != r.Volume.Driver {
 		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("its driver is now %s, but the volume belongs to %s", d, r.Volume.Driver))
+	}
+
+	if r.Volume.Shared {
+		w.addCluster(obs, r)
 	}
 
 	w.e.watched(obs, r, now)

@@ -15,6 +15,7 @@ func Volume(s api.VolumeSpec) volume.Volume {
 		ID: s.ID, Name: s.Name, PluginID: s.PluginID, ExternalID: s.ExternalID,
 		SnapshotID: s.SnapshotID, CloneID: s.CloneID, CapacityMin: s.CapacityMin, CapacityMax: s.CapacityMax,
 		Parameters: s.Parameters, Mutable: s.Mutable, Context: s.Context, Reclaim: cmp.Or(s.Reclaim, api.ReclaimRetain),
+		Shared: s.Scope == api.ScopeShared, AnyScope: s.Scope == "",
 	}
 
 	listed := s.Capabilities
@@ -71,6 +72,9 @@ func toSpec(v volume.Volume) api.VolumeSpec {
 		Parameters: v.Parameters, Mutable: v.Mutable, Context: v.Context, Reclaim: v.Reclaim,
 	}
 
+	if v.Shared {
+		s.Scope = api.ScopeShared
+	}
 	for _, c := range v.Capabilities {
 		s.Capabilities = append(s.Capabilities, toCapability(c))
 	}

@@ -114,6 +114,7 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 	}
 
 	text("reclaim", s.Reclaim)
+	text("scope", s.Scope)
 	return n, nil
 }
 

@@ -24,13 +24,13 @@ type pkg struct {
 	code, blank, lines int // lines of code without comments, empty lines, and all lines
 }
 
-// testCode reports whether only tests use the package: it imports the package testing, or it is the
+// testCode reports whether only tests use the package: it imports the package testing, or it is a
 // test plugin.
 func (p *pkg) testCode() bool {
 	imports := func(f *ast.File) bool {
 		return slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing"` })
 	}
-	return filepath.ToSlash(p.dir) == "volmgr/csitest" || slices.ContainsFunc(p.files, imports)
+	return strings.HasPrefix(filepath.ToSlash(p.dir)+"/", "volmgr/csitest/") || slices.ContainsFunc(p.files, imports)
 }
 
 // readPackages reads all packages below a root directory.

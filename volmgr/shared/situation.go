@@ -26,7 +26,8 @@ type Situation struct {
 	Call   Entry[Call]
 	Users  []Entry[User] // at most two of the users
 
-	id string
+	Revision int64 // of the read
+	id       string
 }
 
 // readUsers is the number of users that a situation contains. If there is a user beside the asking
@@ -42,8 +43,8 @@ func Reads(node, id string) []Op {
 }
 
 // ParseSituation decodes the results of the operations from Reads.
-func ParseSituation(node, id string, reads [][]KV) (Situation, error) {
-	s := Situation{id: id}
+func ParseSituation(node, id string, res Result) (Situation, error) {
+	s, reads := Situation{id: id, Revision: res.Revision}, res.Reads
 	if len(reads) != len(Reads(node, id)) {
 		return s, volume.Errorf(volume.ErrInvalid, "etcd has answered %d reads of volume %q", len(reads), id)
 	}

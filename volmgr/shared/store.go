@@ -12,9 +12,9 @@ import (
 // and in order. Package agent/cluster implements Store with etcd. Package agent/cluster/memory
 // implements it in memory for tests. Package agent/cluster/storetest checks an implementation.
 //
-// Keys are relative to the prefix of the cluster, such as "volumes/db". Every method has a
-// deadline: if ctx has none, the implementation sets its own. All methods are safe for concurrent
-// use.
+// Keys are relative to the prefix of the cluster, such as "volumes/db". Every method except Watch
+// has a deadline: that of ctx, or that of the implementation if it is earlier. All methods are safe
+// for concurrent use.
 type Store interface {
 	// Do executes a transaction. If it returns an error that wraps ErrUnknownOutcome, the
 	// transaction may or may not have been executed, and may even be executed after Do has
@@ -26,10 +26,14 @@ type Store interface {
 	// revision, Range returns the state at that revision, or ErrCompacted.
 	Range(ctx context.Context, s Span, limit int, revision int64) (Page, error)
 
-	// Watch delivers all changes of the spans with a revision of at least from. The channel is
-	// closed when ctx ends or the watch fails. The last Events before a failure has Err set. The
-	// error wraps ErrCompacted if the store no longer has the revision from. The caller then reads
-	// the spans with Range and watches from the next revision; Follow does that.
+	// Watch delivers all changes of the spans with a revision of at least from. The changes of one
+	// span are in order. Changes of different spans are not, not even those of one transaction.
+	//
+	// A watch survives the loss of the connection. It then continues after the last change that it
+	// delivered. The channel is closed when ctx ends or the watch fails. The last Events before a
+	// failure has Err set. The error wraps ErrCompacted if the store no longer has a revision that the
+	// watch needs. The caller then reads the spans with Range and watches from the next revision;
+	// Follow does that. The caller reads from the channel until it is closed, or ends ctx.
 	Watch(ctx context.Context, spans []Span, from int64) <-chan Events
 
 	// Grant returns a new lease with the given time to live, in whole seconds.
@@ -163,7 +167,7 @@ type Page struct {
 // Events contains the changes of one or more revisions.
 type Events struct {
 	Changes  []Change
-	Revision int64 // revision of the last change, or of a progress notification without changes
+	Revision int64 // revision of the last change, or of a progress notification of one or more spans
 	Err      error // the watch has failed
 }
 
@@ -189,8 +193,12 @@ var (
 	// ErrDenied means that the store refuses the credentials or the access to the keys.
 	ErrDenied = errors.New("etcd refuses access")
 	// ErrFull means that the store has no space left. It accepts no writes until an administrator
-	// frees space.
+	// frees space. If Do returns it, the error wraps ErrUnknownOutcome too, because etcd executes the
+	// transaction that exceeds its quota. Transactions that only read and delete still succeed.
 	ErrFull = errors.New("etcd is full")
+	// ErrInvalid means that the store refuses the request itself, because it is too large, or puts a
+	// key twice. It is an error in the agent.
+	ErrInvalid = errors.New("etcd refuses the request")
 	// ErrUnsupported means that the server is too old, or lacks a function that the cluster needs.
 	ErrUnsupported = errors.New("this etcd is not supported")
 )
@@ -211,8 +219,8 @@ func DoSure(ctx context.Context, s Store, t Txn) (Result, error) {
 		if sent > 1 && !errors.Is(err, ErrUnknownOutcome) {
 			err = fmt.Errorf("%w (%w)", err, ErrUnknownOutcome) // an earlier attempt may have been executed
 		}
-		if !errors.Is(err, ErrUnknownOutcome) {
-			return r, err
+		if !errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrFull) {
+			return r, err // a store that is full does not change that by itself
 		}
 
 		select {

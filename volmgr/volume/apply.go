@@ -76,6 +76,25 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		if n.Uses = a.Uses; n.NodeID == "" || n.Attached == Absent {
 			n.NodeID = a.NodeID
 		}
+	case call.ControllerPublish, call.ControllerUnpublish:
+		if n.Hold.Lost {
+			return r // the next holder detaches the volume
+		}
+		return applyAttachment(r, a, out)
+	case Prove:
+		if n.Proven = out.Err == nil; n.Proven && n.Staged == Absent {
+			n.Unseen = nil
+			r = proveHold(markDetached(r, NodeDetached))
+		}
+	}
+
+	return r
+}
+
+// applyAttachment records the outcome of a ControllerPublishVolume or ControllerUnpublishVolume.
+func applyAttachment(r Record, a Action, out Outcome) Record {
+	n := &r.Node
+	switch a.Kind {
 	case call.ControllerPublish:
 		n.Attached, n.Proven, n.Hold.Confirmed = after(out), false, false
 		n.NodeID = a.NodeID
@@ -102,11 +121,6 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		if r.Node.Attached == Absent {
 			r.Node.PublishContext, r.Node.AttachedReadOnly = nil, false
 			r = clearUndone(markDetached(r, ControllerDetached))
-		}
-	case Prove:
-		if n.Proven = out.Err == nil; n.Proven && n.Staged == Absent {
-			n.Unseen = nil
-			r = markDetached(r, NodeDetached)
 		}
 	}
 
@@ -340,6 +354,8 @@ const (
 //
 //   - the intent to use another side
 //   - a new or confirmed hold, because the agent attaches or mounts the volume next
+//   - a hold that is no longer confirmed, will be given up or was lost, because the next agent must
+//     not use it
 //   - the proof that no process on this host still uses a device
 //   - a failure or change of a wanted side, because the agent undoes the side and makes it again
 //
@@ -352,8 +368,8 @@ func Urgency(before, now Record) Saving {
 	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
 		return SaveFirst
 	}
-	if is, was := now.Node.Hold, before.Node.Hold; is.State != was.State && is.State == Present || is.Confirmed && !was.Confirmed {
-		return SaveFirst // the next agent must know under which hold it has mounted the volume
+	if urgentHold(before.Node.Hold, now.Node.Hold) {
+		return SaveFirst
 	}
 	if now.Volume.Expansion != before.Volume.Expansion {
 		return SaveFirst // users see the expansion, and the next claim may use the expanded volume
@@ -382,6 +398,13 @@ func Urgency(before, now Record) Saving {
 	}
 
 	return saving
+}
+
+// urgentHold reports whether the next agent must know a change of the hold. For example, it must
+// know under which hold the volume is mounted.
+func urgentHold(was, is Hold) bool {
+	usable := is.State == Present || is.State == Failed
+	return usable && is.State != was.State || is.Confirmed != was.Confirmed || is.Lost != was.Lost
 }
 
 // remade reports whether a mount was made again since the record before.

@@ -57,7 +57,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	a := Next(r, o)
 	switch {
 	case at.heldElsewhere():
-		e.Summary = "waiting for another host"
+		e.Summary = string(e.State) + ", waiting for another host"
 		e.Notes = append(e.Notes, at.Err.Message)
 	case at.failing() && at.expands() && (e.State == StateMounted || e.State == StateDegraded):
 		e.State, e.Summary = StateDegraded, "degraded: it cannot be expanded to "+Size(at.Action.Size)
@@ -96,20 +96,29 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Notes = append(e.Notes, a.Reason)
 	}
 
-	if lack := r.Lack(o.Plugin); lack != "" && a.Cause != CausePlugin && r.Held() {
-		if o.Plugin.ReadyFor(call.NodePublish) {
-			e.Summary += ", no controller available"
-		} else {
-			e.Summary += ", plugin unavailable"
-		}
-
-		e.Notes = append(e.Notes, lack)
+	if a.Cause != CausePlugin {
+		e = e.withLack(r, o)
 	}
-
 	if e = e.withPendingCalls(r, o, at); e.Else.Equal(e.Fix) {
 		e.Else = remedy.Remedy{}
 	}
 
+	return e
+}
+
+// withLack adds the parts of the plugin that the volume may need and that are not ready.
+func (e Explanation) withLack(r Record, o Observed) Explanation {
+	lack := r.Lack(o.Plugin)
+	switch {
+	case lack == "" || !r.Held():
+		return e
+	case o.Plugin.ReadyFor(call.NodePublish):
+		e.Summary += ", no controller available"
+	default:
+		e.Summary += ", plugin unavailable"
+	}
+
+	e.Notes = append(e.Notes, lack)
 	return e
 }
 
@@ -142,6 +151,8 @@ func standing(r Record, o Observed) (State, string) {
 	claims := r.Ordered()
 	wanted := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.Wanted })
 	switch {
+	case r.Node.Hold.Lost && r.left():
+		return StateDetaching, "detaching, this host has lost its hold"
 	case o.Down && r.left():
 		return StateDetaching, "taken off this host, which is going down"
 	case len(claims) == 0 && r.Node.Attached != Absent:

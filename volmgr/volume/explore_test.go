@@ -46,6 +46,18 @@ func TestExplore(t *testing.T) {
 		{name: "expand offline, attach and stage", attach: true, stage: true, expand: true, offline: true},
 		{name: "forced, and registered again, stage", stage: true, again: true},
 		{name: "forced, and registered again, attach and stage", attach: true, stage: true, again: true},
+		{name: "shared, stage", shared: true, stage: true},
+		{name: "shared, attach and stage", shared: true, attach: true, stage: true},
+		{name: "shared, attach", shared: true, attach: true},
+		{name: "shared, neither", shared: true},
+		{name: "shared, neither and bind", shared: true, bind: true},
+		{name: "shared, stage and mount", shared: true, stage: true, bind: true, kept: true},
+		{name: "shared, hollow stage", shared: true, stage: true, hollow: true},
+		{name: "shared, without the plugin, attach and stage", shared: true, attach: true, stage: true, escape: true},
+		{name: "shared, without the plugin, stage", shared: true, stage: true, escape: true},
+		{name: "shared, the host goes down, attach and stage", shared: true, attach: true, stage: true, goes: true},
+		{name: "shared, the host goes down, neither", shared: true, goes: true},
+		{name: "shared, forced, and registered again, attach and stage", shared: true, attach: true, stage: true, again: true},
 	}
 	budgets := []budget{
 		{faults: 2, crashes: 0, intents: 3},
@@ -84,6 +96,24 @@ func TestExplore(t *testing.T) {
 	if *deep {
 		twice = []budget{{faults: 1, crashes: 1, intents: 5}, {faults: 0, crashes: 2, intents: 5}}
 	}
+	cluster := []budget{ // budgets for a shared volume
+		{faults: 1, crashes: 0, intents: 2, others: 1},
+		{faults: 1, crashes: 1, intents: 1, others: 0},
+		{faults: 0, crashes: 1, intents: 2, others: 1},
+		{faults: 0, crashes: 1, intents: 3, others: 0},
+		{faults: 0, crashes: 0, intents: 4, others: 1},
+	}
+	if testing.Short() {
+		cluster = []budget{{faults: 1, crashes: 0, intents: 2, others: 1}, {faults: 0, crashes: 1, intents: 3, others: 0}}
+	}
+	if *deep {
+		cluster = []budget{
+			{faults: 2, crashes: 0, intents: 3, others: 1},
+			{faults: 1, crashes: 1, intents: 3, others: 1},
+			{faults: 0, crashes: 2, intents: 3, others: 1},
+			{faults: 0, crashes: 1, intents: 4, others: 2},
+		}
+	}
 	var states, steps atomic.Int64
 	t.Cleanup(func() { t.Logf("%d states, %d steps in all", states.Load(), steps.Load()) })
 	for _, v := range variants {
@@ -96,8 +126,11 @@ func TestExplore(t *testing.T) {
 			if (v.escape || v.own || v.kept || v.expand || v.goes) && !*deep {
 				budgets = narrow
 			}
+			if v.shared {
+				budgets = cluster
+			}
 			for _, b := range budgets {
-				x := &explorer{v: v, seen: map[key]int32{}, calm: map[key]bool{}}
+				x := &explorer{v: v, seen: map[key]int32{}, calm: map[key]bool{}, apart: map[key]bool{}}
 				x.run(t, b)
 				t.Logf("%+v: %d states, %d steps, %d ends", b, len(x.nodes), x.steps, len(x.calm))
 				states.Add(int64(len(x.nodes)))
@@ -114,6 +147,7 @@ type explorer struct {
 	seen  map[key]int32
 	nodes []node
 	calm  map[key]bool // states that reach the wanted state if no further faults occur
+	apart map[key]bool // states in which the agent does all that it can without the cluster
 	steps int
 
 	queue []todo
@@ -155,6 +189,7 @@ func (l label) String() string {
 func (x *explorer) run(t *testing.T, b budget) {
 	start := state{left: b}
 	start.mem.Volume = volume.Volume{ID: "v", PluginID: "p", Capacity: 1, Capabilities: []call.Capability{{Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem}}}
+	start.mem.Volume.Shared = x.v.shared
 	start.disk = start.mem
 	x.add(start, -1, label{what: "start"})
 	for len(x.queue) > 0 {
@@ -199,6 +234,9 @@ func (x *explorer) expand(s state, at int32) string {
 	if bad := x.settles(s); bad != "" {
 		return bad
 	}
+	if bad := x.alone(s); bad != "" {
+		return bad
+	}
 	if s.w.unmounted(s.mem) && !s.behind {
 		return "the claim counts as past, and nobody unmounted its mount"
 	}
@@ -220,7 +258,7 @@ func (x *explorer) turns(s state, at int32) string {
 		}
 		seen := s.observe(x.v, up, o, hung)
 		a := volume.Next(s.mem, seen)
-		quiet := seen.WatchOver && seen.AttachmentOver && hung < 0 // checking one of the variations of each state is enough
+		quiet := o&clusterAway == 0 && seen.WatchOver && seen.AttachmentOver && hung < 0 // checking one of the variations of each state is enough
 		if quiet && up == bothUp {
 			if bad := misled(s.mem, seen); bad != "" {
 				return bad
@@ -228,6 +266,13 @@ func (x *explorer) turns(s state, at int32) string {
 		}
 		if a.RPC() && !up.answers(a.Kind) {
 			return fmt.Sprintf("%s is to be sent to a part that is not ready", a.Kind)
+		}
+		away := o&clusterAway != 0
+		if away && !s.mem.Node.Hold.Lost && (stores(a.Kind) || controls(a.Kind)) {
+			return fmt.Sprintf("%s is to be made while the cluster is not reachable", a.Kind)
+		}
+		if !away && a.Kind == volume.Wait && a.Cause == volume.CauseCluster {
+			return "it waits for a cluster that is reachable"
 		}
 		if slices.Contains(done, a) {
 			return ""
@@ -285,6 +330,7 @@ func (x *explorer) surroundings(s state, at int32) {
 	if s.w.unmounted(s.mem) {
 		x.add(s.reap(true), at, label{what: "the reaper comes"})
 	}
+	x.hosts(s, at)
 	s.w.late.each(func(l late) {
 		next := s
 		next.w.land(x.v, l, s.fresh())
@@ -314,6 +360,9 @@ func (x *explorer) surroundings(s state, at int32) {
 		next.disk, next.debt.disk = s.mem, s.debt.mem
 		x.add(next, at, label{what: "checkpoints saved"})
 		ways := map[string]state{"crash": s.crash(volume.Crashed), "reboot": s.crash(volume.Rebooted), "stop and start": s.stop()}
+		if s.w.hold == mine && s.left.others > 0 {
+			ways["reboot, and another host takes over"] = s.takenOver().crash(volume.Rebooted)
+		}
 		if s.down {
 			ways["the host is down, and up again"] = s.shut()
 		}
@@ -419,7 +468,7 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 		bad = "made, and after a crash nobody would know"
 	case s.blocked() && a.RPC():
 		bad = "called before what a forced deregister left of the same storage is undone"
-	case s.down && (a.Forward() || a.Kind == volume.Own || a.Kind == volume.Take || a.Kind == volume.Plan || a.Kind == call.ControllerUnpublish):
+	case s.down && (a.Forward() || a.Kind == volume.Own || a.Kind == volume.Take || a.Kind == volume.Plan || a.Kind == call.ControllerUnpublish || a.Kind == volume.Acquire || a.Kind == volume.Confirm):
 		bad = "done while the host goes down"
 	case s.down && a.Kind == volume.Free && s.mem.Claims[a.Alloc].Wanted:
 		bad = "a claim is freed that is wanted"
@@ -431,7 +480,7 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 		bad = "asked again for what was refused of this mount"
 	case a.Kind == call.ControllerUnpublish && !s.proved:
 		bad = "detached without a proof"
-	case a.Kind == volume.EndWatch && s.w.late&^lateExpand != 0:
+	case a.Kind == volume.EndWatch && s.w.late&^(lateExpand|lateStore) != 0:
 		bad = "the watch ended before its deadline"
 	}
 	if bad != "" {
@@ -450,7 +499,15 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 			return ""
 		}
 	}
+	announced := x.v.shared && controls(a.Kind) && s.w.hold == mine
+	if x.v.shared && controls(a.Kind) && next.w.hold != mine && !next.mem.Node.Hold.Lost {
+		next.mem, _ = volume.LoseHold(next.mem) // the store refuses to announce the call
+		next.disk = next.mem
+	}
 	out := next.w.do(x.v, a, h, next.fresh())
+	if announced && next.w.hold != mine {
+		out = answerAfterLoss(h)
+	}
 	if next.w.unmounted(next.mem) && !next.behind {
 		return fmt.Sprintf("during %s the claim counts as past, and nobody but the agent unmounted its mount", a.Kind)
 	}

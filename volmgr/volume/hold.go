@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
@@ -38,10 +39,16 @@ func (t Token) Before(o Token) bool {
 //	(absent) ──Acquire──► present ──ControllerPublish──► ──Confirm──► confirmed ──► NodeStage …
 //	    ▲        │ error, crash                                            │ last release
 //	    │        ▼                                                         ▼
-//	    │     unknown ──Acquire──► present               ControllerUnpublish, proof of unmount
-//	    └──────────┴───────────────────── GiveUp ◄─────────────────────────┘
+//	    │     unknown ──Acquire──► present                  Prove, ControllerUnpublish
+//	    │        │                                                         │
+//	    │        └────── Prove ──────► failed ◄────────── Prove ───────────┘
+//	    └──────────── GiveUp ────────────┘
 //
 // After a reboot, the state is unknown until an Acquire has verified the hold.
+//
+// A failed hold is being given up, and no other side exists. The agent stores this state before the
+// first GiveUp. After a crash or a lost answer, a new claim can therefore not use this hold. The
+// store may have given the volume to another host, or a late GiveUp may still end the hold.
 type Hold struct {
 	State Side `json:"state,omitempty"`
 
@@ -82,7 +89,7 @@ func (r Record) clustered(a Action) bool {
 	}
 
 	switch a.Kind {
-	case Acquire, Confirm, GiveUp, call.ControllerPublish, call.ControllerUnpublish:
+	case Acquire, Confirm, GiveUp, call.ControllerPublish, call.ControllerUnpublish, call.ControllerExpand:
 		return true
 	default:
 		return false
@@ -105,6 +112,8 @@ func (p upPlanner) holdUp() (chosen, ok bool) {
 		return false, false // the mounts are undone first
 	case h.usable():
 		return false, true
+	case h.State == Failed:
+		return p.try(Action{Kind: GiveUp}), false // an earlier GiveUp may still end the hold
 	default:
 		return p.try(Action{Kind: Acquire}), false
 	}
@@ -120,21 +129,27 @@ func (p upPlanner) confirmUp() (chosen, ok bool) {
 }
 
 // holdDown chooses the step that gives up the hold. It requires that no other side is left. The
-// proof of unmount must be at most as old as the last mount.
+// proof of unmount must be at most as old as the last mount. The proof also marks the hold as
+// failed.
 func (p *planner) holdDown() bool {
 	n := p.r.Node
 	switch {
-	case n.Hold.Lost:
-		return p.try(Action{Kind: GiveUp})
 	case len(n.PendingCalls) > 0:
 		return false // the planner has already noted why the pending calls must wait
 	case p.expects(func(w Watch) bool { return w != lateDetach }):
 		return p.wait(CauseWatch, "a call of unknown outcome may still attach or mount the volume; the host keeps its hold until then")
-	case !n.Proven && n.Hold.State == Present:
+	case !n.Proven || n.Hold.State != Failed && !n.Hold.Lost:
 		return p.try(Action{Kind: Prove})
 	default:
 		return p.try(Action{Kind: GiveUp})
 	}
+}
+
+// keepsHold reports whether a volume without claims keeps its hold and its attachment, because the
+// cluster's store is not reachable. The agent makes no proof then, because a new claim may use both.
+func (p *planner) keepsHold() bool {
+	n := p.r.Node
+	return p.r.Volume.Shared && p.o.Cluster.Away != "" && len(p.claims) == 0 && n.held() && !n.Hold.Lost
 }
 
 // freesEarly reports whether the last claim ends before the hold, because the cluster's store is
@@ -148,34 +163,83 @@ func (n NodeSide) held() bool { return n.Hold.State != Absent }
 
 func applyHold(r Record, a Action, out Outcome) Record {
 	h := &r.Node.Hold
+	switch {
+	case a.Kind == GiveUp && out.Err == nil:
+		return clearUndone(r.withoutHold())
+	case h.Lost:
+		return r // the hold was lost during the step
+	}
+
 	switch a.Kind {
 	case Acquire:
-		switch {
-		case out.Err == nil:
-			h.State, h.Token, h.Confirmed = Present, out.Token, false
-			h.Since = out.Since
-		case out.Err.Answered:
-			h.State = Absent // the store has refused the hold, and shows none of this operation
-		default:
-			h.State = Failed
-		}
+		return applyAcquire(r, out)
 	case Confirm:
-		h.Confirmed = out.Err == nil
-	case GiveUp:
-		if out.Err == nil {
-			r.Node.Hold = Hold{}
+		if h.Confirmed = out.Err == nil; !h.Confirmed && out.Err.Answered && out.Err.Code == CodeHeld && r.Node.Attached == Present {
+			r.Node.Attached = Unknown // another host has taken the attachment over, and has undone it
 		}
+	case GiveUp:
+		h.State, h.Confirmed = Failed, false
 	}
 
 	return r
 }
 
+// applyAcquire records the answer to an Acquire. After a refusal, the hold is absent only if no
+// earlier attempt can still take effect.
+func applyAcquire(r Record, out Outcome) Record {
+	n := &r.Node
+	switch {
+	case out.Err == nil:
+		if n.Hold.Token != out.Token && n.Attached == Present {
+			n.Attached = Unknown // the attachment was made under an earlier hold, which has ended
+		}
+
+		n.Hold.State, n.Hold.Confirmed = Present, false
+		n.Hold.Token, n.Hold.Since = out.Token, out.Since
+	case !out.Err.Answered || n.Hold.State != Absent:
+		n.Hold.State = Unknown
+	}
+
+	return r
+}
+
+// withoutHold returns the record after the host has given up its hold. If a claim was admitted
+// during that, the next Acquire uses the operation of the ended hold again.
+func (r Record) withoutHold() Record {
+	h := r.Node.Hold
+	r.Node.Hold = Hold{}
+	wanted := func(c Claim) bool { return c.Wanted }
+	if !h.Lost && slices.ContainsFunc(r.Ordered(), wanted) {
+		r.Node.Hold = Hold{Operation: h.Operation, Access: h.Access, Reader: h.Reader}
+	}
+
+	return r
+}
+
+// proveHold returns the record of a shared volume after a proof of unmount. From now on, the agent
+// may detach the volume, and may give up its hold if the volume is not attached.
+func proveHold(r Record) Record {
+	n := &r.Node
+	wanted := func(c Claim) bool { return c.Wanted }
+	if !n.held() || n.Hold.Lost || slices.ContainsFunc(r.Ordered(), wanted) {
+		return r
+	}
+
+	n.Hold.Confirmed = false
+	if n.Attached == Absent && n.Staged == Absent {
+		n.Hold.State = Failed
+	}
+	return r
+}
+
 // loadedHold returns the hold in the form in which the agent must use it after a start.
-func loadedHold(r Record, after Stop) Hold {
+func loadedHold(r Record, after Stop, blocked bool) Hold {
 	h := r.Node.Hold
 	switch {
 	case h.Operation == "" || after == Stopped:
 		return h
+	case h.State == Absent && blocked:
+		return h // the agent has not acquired the hold yet
 	case after.Boot():
 		h.State, h.Confirmed = Unknown, false
 	case h.State == Absent:
@@ -183,6 +247,26 @@ func loadedHold(r Record, after Stop) Hold {
 	}
 
 	return h
+}
+
+// doubtHold returns the record with an unknown hold. A record that does not come from the newest
+// state database can never show that this host has a hold. The operation remains, so that the agent
+// can verify the hold or give it up.
+func doubtHold(r Record) Record {
+	h := &r.Node.Hold
+	if h.Operation == "" {
+		*h = Hold{}
+		return r
+	}
+
+	h.State, h.Confirmed = Unknown, false
+	return r
+}
+
+// withoutSides reports whether the record of a shared volume shows that no other side was made. The
+// agent stores a hold as present before it makes the first side.
+func withoutSides(r Record) bool {
+	return r.Volume.Shared && r.Node.Hold.State != Present && neverMounted(r)
 }
 
 // beginHold returns the record of a shared volume with the intent to acquire a hold. The parameter
@@ -237,10 +321,13 @@ func LoseHold(r Record) (Record, []Event) {
 	if !r.Volume.Shared || !r.Node.held() || r.Node.Hold.Lost {
 		return r, nil
 	}
+	if r.Node.Hold.State == Failed {
+		return r, nil // the host is giving the hold up, and has undone all sides
+	}
 
 	was := r
 	r.Node.Hold.Lost, r.Node.Hold.Confirmed = true, false
-	r.Node.Attached, r.Node.PublishContext = Absent, nil
+	r.Node.Attached, r.Node.PublishContext, r.Node.AttachedReadOnly = Absent, nil, false
 	r = r.unwatched(func(w Watch) bool { return w.Attachment })
 	for _, c := range r.Ordered() {
 		if c.Wanted {
@@ -252,9 +339,39 @@ func LoseHold(r Record) (Record, []Event) {
 	return r, append(evs, events(was, r, Action{}, Outcome{})...)
 }
 
+// Unexplained returns a record for a hold of this host that no record explains. For example, the
+// state database was lost. The agent then takes the volume off this host and gives up the hold.
+// Every side is unknown, because this host has no record of them. The parameter
+// attached is set if the volume was attached for the hold, to the node with the CSI node id nodeID.
+func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath string) Record {
+	r := Record{Volume: v}
+	h.State, h.Confirmed = Unknown, false
+	r.Node = NodeSide{Hold: h, Staged: Unknown, StagingPath: stagingPath, Uses: Uses{Stage: true}}
+	if attached {
+		r.Node.Attached, r.Node.NodeID, r.Node.Uses.Attach = Unknown, nodeID, true
+	}
+	return r
+}
+
+// AdoptHold returns the record of a volume that waits for a hold, with an earlier hold of this host
+// that no record explained. It changes nothing if the earlier hold is of another kind, or if the
+// record has a hold. The parameter attached is set if the volume was attached for the hold.
+func AdoptHold(r Record, operation string, access call.AccessMode, reader, attached bool) (Record, bool) {
+	h := r.Node.Hold
+	if h.State == Present || h.Lost || h.Access != access || h.Reader != reader {
+		return r, false
+	}
+
+	r.Node.Hold = Hold{State: Unknown, Operation: operation, Access: access, Reader: reader}
+	r.Node.Uses.Stage, r.Node.Staged = true, uncertain(r.Node.Staged)
+	if attached {
+		r.Node.Uses.Attach, r.Node.Attached = true, uncertain(r.Node.Attached)
+	}
+	return r, true
+}
+
 // Idle reports whether the agent can forget the record of a shared volume. The definition remains
 // in the cluster, so the agent reads it again for the next claim.
 func (r Record) Idle() bool {
-	v := r.Volume
-	return v.Shared && !r.Leftover && !r.Held() && len(r.Guards) == 0 && v.Provision == Provisioned && !r.Expanding() && v.Expansion.Node == 0 && len(v.Modifying) == 0
+	return r.Volume.Shared && !r.Leftover && !r.Held() && len(r.Guards) == 0
 }

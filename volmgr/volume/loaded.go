@@ -39,12 +39,12 @@ func (s Stop) Boot() bool { return s == Rebooted || s == Shut }
 // makes the pending calls first, so no call was made for the new record yet.
 func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 	was := r
-	r.Node.Hold = loadedHold(r, after)
+	r.Node.Hold = loadedHold(r, after, blocked)
 	switch {
 	case after == Stopped:
 		return r, false
 	case r.Volume.Expansion.offline(): // the agent makes no side until the expansion has ended
-	case blocked && neverMounted(r):
+	case blocked && neverMounted(r), withoutSides(was):
 	case after == Crashed:
 		r = doubtful(guarded(guardedAttachment(r)))
 	case after == Rebooted:
@@ -77,7 +77,11 @@ func neverMounted(r Record) bool {
 // connected side has failed. It calls ControllerPublishVolume only if a claim has not left the
 // node.
 func guardedAttachment(r Record) Record {
-	n, active, detaching := r.Node, false, len(r.Claims) == 0
+	if r.Node.Hold.Lost {
+		return r // the next holder is responsible for the attachment
+	}
+
+	n, active, detaching := r.Node, false, len(r.Claims) == 0 && !r.Node.Hold.Confirmed
 	for _, c := range r.Claims {
 		left := c.State == NodeDetached || c.State == ControllerDetached
 		active, detaching = active || !left, detaching || left
@@ -130,9 +134,9 @@ func doubtful(r Record) Record {
 	}
 
 	switch {
-	case n.Attached == Present && (detaching || len(r.Claims) == 0):
+	case n.Attached == Present && (detaching || len(r.Claims) == 0 && !n.Hold.Confirmed):
 		n.Attached = Unknown
-	case n.Uses.Attach && len(r.Claims) > 0:
+	case n.Uses.Attach && len(r.Claims) > 0 && !n.Hold.Lost:
 		n.Attached = uncertain(n.Attached)
 	}
 
@@ -211,7 +215,9 @@ func watchUndo(r Record, path, alloc string) Record {
 // undo every side that the claims still have on this host. Every unsettled side becomes unknown,
 // because a call may be in progress. If so, the agent applies the outcome of this call later.
 func LeftoverOf(r Record) Record {
-	r = doubtful(r)
+	if !withoutSides(r) {
+		r = doubtful(r)
+	}
 	for _, c := range r.Ordered() {
 		if c.Without = WithPlugin; c != r.Claims[c.Alloc] {
 			r = r.with(c)

@@ -21,6 +21,9 @@ import (
 //	       ControllerUnpublish   NodeUnstage   NodeUnpublish ─┘ unbind                        │
 //	                                                                        ControllerUnpublish ──► free
 //
+// A shared volume has one more side, the hold. Acquire is the first step that makes a side, and GiveUp
+// is the last step that undoes one. The comment above Hold contains its diagram.
+//
 // For a claim that is detached without the plugin, Unmount replaces NodeUnpublish. If that is the
 // last claim, Unmount also replaces NodeUnstage. The skipped calls become pending calls.
 //
@@ -30,8 +33,10 @@ import (
 //  2. Undo mounts that appeared late.
 //  3. Make pending calls.
 //  4. Expand the storage.
-//  5. If any claim is wanted, undo failed sides, then make missing and dead mounts again.
-//  6. If no claim is wanted, take the volume off the host.
+//  5. If any claim is wanted, undo failed sides, then make missing and dead mounts again. The hold
+//     of a shared volume comes first.
+//  6. If no claim is wanted, take the volume off the host. The hold of a shared volume comes last.
+//     While the cluster's store is not reachable, the last claim ends without these last steps.
 //
 // The node service expands a staged volume before the volume is published. If staging makes no
 // mount, the node service expands the volume after its publish. The claim counts as mounted only
@@ -198,6 +203,8 @@ func (p *planner) down() bool {
 	case p.freesEarly():
 		// The local part of a detach must not wait for the cluster's store.
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc, Early: true})
+	case p.keepsHold():
+		return p.wait(CauseCluster, "%s", p.o.Cluster.Away)
 	case n.Attached != Absent && p.o.Down:
 		return false // the agent calls ControllerUnpublishVolume after the next boot
 	case n.Attached != Absent && len(n.PendingCalls) > 0:
@@ -284,11 +291,12 @@ func (r Record) OnHost() bool {
 // FocusRecord returns the whole record and false.
 func FocusRecord(r Record, misplaced map[string]bool) (Record, bool) {
 	n := r.Node
+	held := !r.Volume.Shared || n.Hold.usable() && (n.Hold.Confirmed || n.Attached != Present)
 	staged := n.Staged == Present || n.Staged == Absent && !n.Uses.Stage
 	attached := n.Attached == Present || n.Attached == Absent && !n.Uses.Attach
 	expanding := r.Expanding() || r.Volume.Expansion.Node != 0 // the order of all claims matters for NodeExpandVolume
 	pending := len(n.Watches) > 0 || len(n.PendingCalls) > 0 || expanding || r.Leftover
-	if !staged || !attached || pending {
+	if !held || !staged || !attached || pending {
 		return r, false
 	}
 

@@ -384,7 +384,7 @@ func seen(r volume.Record, o volume.Observed) volume.Observed {
 }
 
 func recognised(r volume.Record) bool {
-	known := r.Node.Attached.Valid() && r.Node.Staged.Valid()
+	known := r.Node.Hold.State.Valid() && r.Node.Attached.Valid() && r.Node.Staged.Valid()
 	for _, c := range r.Claims {
 		known = known && c.Published.Valid() && c.Bound.Valid() && !strings.HasPrefix(string(c.State), "?") && c.State != ""
 	}
@@ -396,6 +396,7 @@ func kinds() []call.Method {
 		call.ControllerPublish, call.NodeStage, call.NodePublish, call.NodeUnpublish, call.NodeUnstage,
 		call.ControllerUnpublish, volume.Plan, volume.Doubt, volume.Bind, volume.Unbind, volume.Prove, volume.EndWatch,
 		volume.Unmount, volume.Free, volume.Wait, volume.Settled, call.ControllerExpand, call.NodeExpand, volume.Take,
+		volume.Acquire, volume.Confirm, volume.GiveUp,
 	}
 }
 
@@ -422,6 +423,9 @@ func anyRecord() *rapid.Generator[volume.Record] {
 			Uses: volume.Uses{Attach: flag("uses attach"), Stage: flag("uses stage")}, NodeID: rapid.SampledFrom([]string{"", "n"}).Draw(t, "node id"),
 			Attached: anySide().Draw(t, "attached"), Proven: flag("proven"),
 			Staged: anySide().Draw(t, "staged"), StagingPath: "/s", Mount: anyMount().Draw(t, "staged mount"),
+		}
+		if r.Volume.Shared = flag("shared"); r.Volume.Shared {
+			r.Node.Hold = volume.Hold{State: anySide().Draw(t, "hold"), Operation: rapid.SampledFrom([]string{"", "op"}).Draw(t, "operation"), Confirmed: flag("confirmed"), Lost: flag("lost")}
 		}
 		if flag("mode") {
 			r.Node.Mode = &volume.Mode{Capability: call.Capability{Access: call.SingleNodeMultiWriter}}
@@ -469,6 +473,7 @@ func anyObserved() *rapid.Generator[volume.Observed] {
 	return rapid.Custom(func(t *rapid.T) volume.Observed {
 		o := volume.Observed{Plugin: view(), Staging: anySight().Draw(t, "staging"), WatchOver: rapid.Bool().Draw(t, "over")}
 		o.Down = rapid.Bool().Draw(t, "down")
+		o.Cluster.Away = rapid.SampledFrom([]string{"", "", "away"}).Draw(t, "away")
 		o.Halt = rapid.SampledFrom([]string{"", "", "", "", "halted"}).Draw(t, "halt")
 		o.Plugin.Ready = rapid.Bool().Draw(t, "ready")
 		o.Plugin.Info.Caps = plugin.Caps{Attach: rapid.Bool().Draw(t, "attach"), Stage: rapid.Bool().Draw(t, "stage")}

@@ -133,6 +133,9 @@ func removePendingCalls(r Record, k call.Method, path string) Record {
 // clearUndone removes data that the agent needs only until all sides are undone.
 func clearUndone(r Record) Record {
 	n := r.Node
+	if n.held() {
+		return r // the proof before the end of the hold needs this data
+	}
 	if len(n.PendingCalls) == 0 && n.Attached == Absent {
 		r.Node.Unseen, n.Unseen = nil, nil
 	}

@@ -121,7 +121,7 @@ func Gather(notes []Note) []Record {
 // agent then undoes the sides that may exist without a mount, as after a detach. For example, the
 // storage remains connected after a reboot.
 func Adopt(noted Record, o Observed, live bool) Record {
-	r := noted
+	r := doubtHold(noted)
 	r.Claims, r.Generation, r.Node.Watches = nil, 0, nil
 	r.Volume.Expansion = Expansion{Node: r.Volume.Expansion.Node} // the controller may have finished the expansion since the note
 	take := func(all bool) {
@@ -149,7 +149,7 @@ func Adopt(noted Record, o Observed, live bool) Record {
 	case live || noted.Node.Attached != Absent:
 		return detachAll(r, noted.Ordered(), o)
 	default:
-		r.Node = NodeSide{StagingPath: r.Node.StagingPath, Seq: r.Node.Seq}
+		r.Node = NodeSide{StagingPath: r.Node.StagingPath, Seq: r.Node.Seq, Hold: r.Node.Hold}
 		return r
 	}
 }
@@ -208,6 +208,7 @@ func Restored(r Record, booted, draining bool, owners Owners) Record {
 	}
 
 	r, _ = Loaded(r, after, false)
+	r = doubtHold(r)
 	n := &r.Node
 	if n.Attached == Present {
 		n.Attached = Unknown
@@ -273,6 +274,7 @@ func orNothing(raw json.RawMessage) string {
 // booted is set if the copy is from another boot. In this case, only the connection may still
 // exist.
 func Copied(r Record, o Observed, info plugin.Info, booted bool) Record {
+	r = doubtHold(r)
 	claims, n := r.Ordered(), &r.Node
 	r.Claims, r.Generation, n.Watches, n.Proven = nil, 0, nil, false
 	r.Volume.Expansion = Expansion{Node: r.Volume.Expansion.Node} // the controller may have finished the expansion since the copy

@@ -32,6 +32,9 @@ func detachKnown(disk volume.Record) bool {
 }
 
 func unknown(v variant, r volume.Record, w world) string {
+	if bad := forgottenHold(r, w); bad != "" {
+		return bad
+	}
 	switch {
 	case w.attached && r.Node.Attached == volume.Absent:
 		return "the record forgot an attachment"
@@ -43,6 +46,7 @@ func unknown(v variant, r volume.Record, w world) string {
 	case w.late&lateStage != 0 && !watches(r, stagingPath):
 		return "nobody watches for the late effect of a stage"
 	}
+	verified := !v.shared || r.Node.Hold.State == volume.Present && r.Node.Attached == volume.Present // otherwise, another host may have detached the volume
 	for i, alloc := range allocs {
 		c := r.Claims[alloc]
 		switch {
@@ -54,7 +58,7 @@ func unknown(v variant, r volume.Record, w world) string {
 			return fmt.Sprintf("nobody watches for the late effect of the publish for %s", alloc)
 		case w.bound[i].id != 0 && c.Bound == volume.Absent:
 			return fmt.Sprintf("the record forgot the bind of %s", alloc)
-		case v.attach && !w.attached && c.State == volume.Mounted && c.Wanted && c.Published == volume.Present:
+		case v.attach && verified && !w.attached && c.State == volume.Mounted && c.Wanted && c.Published == volume.Present:
 			return fmt.Sprintf("the claim of %s is mounted, and the storage is detached", alloc)
 		case c.State == volume.Mounted && c.Wanted && c.Mode.Access == "":
 			return fmt.Sprintf("the claim of %s lost its mode", alloc)
@@ -89,6 +93,9 @@ func unsettled(v variant, s state) string {
 		if bad := incomplete(w, i, c); bad != "" {
 			return fmt.Sprintf("settled, and of the claim of %s %s", alloc, bad)
 		}
+	}
+	if bad := unsettledHold(v, r, w, wanted); bad != "" {
+		return bad
 	}
 	switch x := r.Volume.Expansion; {
 	case x.Want > 0:
@@ -202,6 +209,9 @@ func (x *explorer) rests(s state) string {
 			continue
 		case a.Kind == volume.Wait && s.parked != 0:
 			s.parked, s.w.unseen = 0, false
+			if s.w.hold == other {
+				s.w.hold = none // the other host gives up its hold
+			}
 			s = s.straight()
 			continue
 		case a.Kind == volume.Wait:
@@ -209,6 +219,9 @@ func (x *explorer) rests(s state) string {
 		}
 		if bad := s.w.broken(x.v, s.mem, a); bad != "" {
 			return fmt.Sprintf("with no more faults, %s: %s, after %q", a.Kind, bad, steps)
+		}
+		if x.v.shared && controls(a.Kind) && s.w.hold != mine {
+			s.mem, _ = volume.LoseHold(s.mem) // the store refuses to announce the call
 		}
 		s = s.save(a, s.w.do(x.v, a, ok, s.fresh())).straight()
 	}

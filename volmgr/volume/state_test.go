@@ -71,7 +71,10 @@ func (s state) paid() state {
 
 // budget limits the faults, crashes and changes of intent that may still happen, which bounds the
 // search.
-type budget struct{ faults, crashes, intents uint8 }
+//
+// The field others limits how often another host acquires the hold of a shared volume, or takes it
+// over.
+type budget struct{ faults, crashes, intents, others uint8 }
 
 // parkedSet is a set of failed steps that wait for a retry.
 type parkedSet uint32
@@ -84,6 +87,7 @@ var parkable = []volume.Action{
 	{Kind: volume.Bind, Alloc: "a"}, {Kind: volume.Unbind, Alloc: "a"}, {Kind: volume.Own, Alloc: "a"},
 	{Kind: volume.Unmount}, {Kind: volume.Unmount, Alloc: "a"}, {Kind: volume.Unmount, Alloc: "b"},
 	{Kind: call.ControllerExpand}, {Kind: call.NodeExpand},
+	{Kind: volume.Acquire}, {Kind: volume.Confirm}, {Kind: volume.GiveUp},
 }
 
 func (s parkedSet) with(a volume.Action, parked bool) parkedSet {
@@ -111,7 +115,7 @@ func (s parkedSet) keys() map[string]bool {
 	return keys
 }
 
-// fresh returns an id that differs from those of all existing and recorded mounts.
+// fresh returns an id that differs from those of all existing and recorded mounts and holds.
 func (s *state) fresh() uint8 {
 	var used [32]bool
 	for _, p := range []place{s.w.stage, s.w.target[0], s.w.target[1], s.w.bound[0], s.w.bound[1]} {
@@ -122,8 +126,10 @@ func (s *state) fresh() uint8 {
 			used[m.ID] = true
 		}
 	}
+	used[s.w.token] = true
 	for _, r := range []volume.Record{s.mem, s.disk, s.debt.mem, s.debt.disk} {
 		mark(r.Node.Mount)
+		used[r.Node.Hold.Token.Revision] = true
 		for _, c := range r.Claims {
 			mark(c.Mount)
 			mark(c.BoundMount)
@@ -133,7 +139,7 @@ func (s *state) fresh() uint8 {
 }
 
 // key identifies a state. The same states can follow two states with the same key.
-type key [80]byte
+type key [96]byte
 
 func (s *state) key() (k key) {
 	b := k[:0]
@@ -144,7 +150,7 @@ func (s *state) key() (k key) {
 	b = appendRecord(b, s.debt.disk, &s.w)
 	b = append(b, byte(s.debt.parked), byte(s.debt.parked>>8), byte(s.debt.parked>>16))
 	b = append(b, byte(s.parked), byte(s.parked>>8), byte(s.parked>>16), bits(s.undo, s.lied, s.proved, s.refused, s.behind, s.down),
-		s.left.faults, s.left.crashes, s.left.intents)
+		s.left.faults, s.left.crashes, s.left.intents, s.left.others)
 	if len(b) > len(k) {
 		panic("key is too short")
 	}
@@ -162,7 +168,8 @@ func (s *state) future() (k key) {
 }
 
 func (w *world) append(b []byte) []byte {
-	b = append(b, bits(w.grown, w.filled, w.attached, w.staged, w.told[0], w.told[1], w.unseen, w.owned), byte(w.late), byte(w.late>>8), byte(w.negated))
+	b = append(b, bits(w.grown, w.filled, w.attached, w.staged, w.told[0], w.told[1], w.unseen, w.owned), byte(w.late), byte(w.late>>8), byte(w.negated),
+		byte(w.hold)<<2|bits(w.confirmed, w.takenOver), w.token)
 	for _, p := range []place{w.stage, w.target[0], w.target[1], w.bound[0]} {
 		b = append(b, p.id<<3|bits(p.dead, p.bare, p.stale))
 	}
@@ -188,7 +195,8 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 		seq[i] = c.Seq
 		b = append(b, bits(ok, c.Wanted, c.Without == volume.ByUmount, c.Without == volume.ByLazy, c.Owned), claimState(c.State)<<4|side(c.Published)<<2|side(c.Bound), mount(c.Mount)<<4|mount(c.BoundMount))
 	}
-	x := r.Volume.Expansion
+	x, h := r.Volume.Expansion, n.Hold
+	b = append(b, side(h.State)<<3|bits(h.Operation != "", h.Confirmed, h.Lost), byte(h.Token.Revision))
 	return append(b, bits(seq[0] < seq[1], x.Want > 0, x.Offline, x.Node > 0, x.Refused.Step == call.ControllerExpand, x.Refused.Step == call.NodeExpand, r.Volume.Capacity == larger))
 }
 
@@ -321,6 +329,14 @@ var ends = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"go down", 0}}
 var growths = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"expand", 0}}
 
 func (v variant) intents() []intent {
+	all := v.requests()
+	if v.shared && !v.again {
+		return append(slices.Clone(all), intent{"lose", 0})
+	}
+	return all
+}
+
+func (v variant) requests() []intent {
 	if v.goes {
 		return ends
 	}
@@ -341,6 +357,9 @@ func (s state) wish(v variant, in intent) (state, bool) {
 	if s.swapped {
 		next, changed := s.swap().wish(v, in)
 		return next.swap(), changed
+	}
+	if in.what == "lose" {
+		return s.lose()
 	}
 	if s.left.intents == 0 || s.mem.Leftover || v.again && (in.alloc == 0) != s.mem.Volume.RegisteredAt.IsZero() {
 		return s, false
@@ -370,11 +389,31 @@ func (s state) wish(v variant, in intent) (state, bool) {
 	return s, true
 }
 
+// lose returns the state after another host has taken over the hold, and this host has learned that.
+func (s state) lose() (state, bool) {
+	if s.left.others == 0 || s.w.hold != mine {
+		return s, false
+	}
+	s.left.others--
+	s.w.loseHold()
+	s.mem, _ = volume.LoseHold(s.mem)
+	s.disk, s.parked = s.mem, 0
+	return s, true
+}
+
+// takenOver returns the state in which another host has taken over the hold while this host was
+// down. The record does not show this yet.
+func (s state) takenOver() state {
+	s.left.others--
+	s.w.loseHold()
+	return s
+}
+
 func (s state) wished(v variant, in intent) (next volume.Record, changed bool, err error) {
 	alloc := allocs[in.alloc]
 	switch in.what {
 	case "claim":
-		req := volume.Request{Alloc: alloc, StagingPath: stagingPath, Target: targets[in.alloc], Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerNone}}}
+		req := volume.Request{Alloc: alloc, Operation: "op", StagingPath: stagingPath, Target: targets[in.alloc], Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerNone}}}
 		if v.bind {
 			req.At = binds[in.alloc]
 		}

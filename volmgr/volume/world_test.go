@@ -47,6 +47,7 @@ type variant struct {
 	goes    bool // the host may go down
 	raw     bool // the volume is a block device, and a claim may be detached without the plugin
 	again   bool // users deregister by force and register the same storage again
+	shared  bool // the host needs a hold in a cluster, and other hosts want it too
 }
 
 // world is the real state of the host, the plugin and the storage.
@@ -64,6 +65,11 @@ type world struct {
 	grown    bool    // the storage was expanded
 	filled   bool    // the contents of the storage were also expanded
 	unseen   bool    // a lazily unmounted mount is still in use
+	hold     holding // which host has the hold in the cluster's store
+	token    uint8   // identifies the hold of this host
+	// confirmed is set if the store shows the attachment of this host as made.
+	confirmed bool
+	takenOver bool // another host has taken over the last ControllerPublishVolume, and has detached the volume
 }
 
 // late is a set of calls that may still take effect.
@@ -79,9 +85,12 @@ const (
 	lateAttach
 	lateDetach
 	lateExpand // a ControllerExpandVolume, which makes no mount
+	lateAcquire
+	lateGiveUp
 
 	lateMounts      = lateStage | latePublishA | latePublishB
 	lateAttachments = lateAttach | lateDetach
+	lateStore       = lateAcquire | lateGiveUp // transactions in the cluster's store
 )
 
 func latePublish(i int) late   { return latePublishA << i }
@@ -89,7 +98,7 @@ func lateUnpublish(i int) late { return lateUnpublishA << i }
 
 // each calls fn for every call in the set.
 func (l late) each(fn func(late)) {
-	for one := lateStage; one <= lateExpand; one <<= 1 {
+	for one := lateStage; one <= lateGiveUp; one <<= 1 {
 		if l&one != 0 {
 			fn(one)
 		}
@@ -102,7 +111,10 @@ func (w *world) mounted() bool {
 
 // boot changes the world as a reboot does. The storage system continues with its calls.
 func (w *world) boot() {
-	*w = world{late: w.late & lateAttachments, attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1}
+	*w = world{
+		late: w.late & (lateAttachments | lateStore), attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1,
+		hold: w.hold, token: w.token, confirmed: w.confirmed, takenOver: w.takenOver,
+	}
 }
 
 // bootID returns the id of the current boot.
@@ -154,6 +166,12 @@ func (w *world) land(v variant, l late, fresh uint8) {
 		w.attached = false
 	case lateExpand:
 		w.grown = true
+	case lateAcquire:
+		if w.hold == none {
+			w.acquire(fresh)
+		}
+	case lateGiveUp:
+		w.giveUp()
 	case lateUnstage:
 		w.stage, w.staged = place{}, false
 	}
@@ -204,31 +222,40 @@ func sight(p place) volume.Sight {
 	}
 }
 
-// over is a set of late effects that the agent considers impossible.
+// over is a set of late effects that the agent considers impossible. It also says whether the
+// cluster is reachable.
 type over uint8
 
 const (
 	mountsOver over = 1 << iota
 	attachmentsOver
+	clusterAway
 	allOver = mountsOver | attachmentsOver
 )
 
 // early reports whether the agent is wrong, because one of the calls in l may still take effect.
 func (o over) early(l late) bool {
-	return o&mountsOver != 0 && l&^(lateExpand|lateAttachments) != 0 || o&attachmentsOver != 0 && l&lateAttachments != 0
+	return o&mountsOver != 0 && l&^(lateExpand|lateAttachments|lateStore) != 0 || o&attachmentsOver != 0 && l&lateAttachments != 0
 }
 
 // overs returns the values of over that can lead to different decisions.
 func (v variant) overs() []over {
+	all := []over{0, allOver}
 	if v.attach {
-		return []over{0, mountsOver, attachmentsOver, allOver}
+		all = []over{0, mountsOver, attachmentsOver, allOver}
 	}
-	return []over{0, allOver}
+	if v.shared {
+		for _, o := range slices.Clone(all) {
+			all = append(all, o|clusterAway)
+		}
+	}
+	return all
 }
 
 // observe returns the agent's view of the world. At most one mount hangs: the mount at the staging
 // path, or the mount of one alloc.
 func (w *world) observe(v variant, r volume.Record, up serving, o over, parked parkedSet, hung int) volume.Observed {
+	away := map[bool]string{true: "the cluster is not reachable"}[o&clusterAway != 0]
 	sight := func(p place) volume.Sight {
 		if p.id != 0 && hung >= 0 && *[]*place{&w.stage, &w.target[0], &w.target[1]}[hung] == p {
 			return volume.Sight{Seen: volume.SeenHung, Detail: "no answer"}
@@ -236,8 +263,8 @@ func (w *world) observe(v variant, r volume.Record, up serving, o over, parked p
 		return sight(p)
 	}
 	obs := volume.Observed{
-		Plugin: up.view(v),
-		Boot:   w.bootID(), Staging: sight(w.stage), Parked: parked.keys(),
+		Plugin: up.view(v), Cluster: volume.Cluster{Away: away},
+		Boot: w.bootID(), Staging: sight(w.stage), Parked: parked.keys(),
 		WatchOver: o&mountsOver != 0, AttachmentOver: o&attachmentsOver != 0,
 		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
 	}
@@ -310,10 +337,12 @@ const (
 	failLate     // returns an error, and the step takes effect later
 	final        // is refused finally and has no effect
 	lie          // a stage answers OK although it has no effect
+	unsent       // is not sent, because the cluster is not reachable
+	refused      // the store refuses the step because of a call of another host
 )
 
 func (h how) String() string {
-	return [...]string{"ok", "fails", "fails, yet is done", "fails, is done later", "is refused", "answers OK, did nothing"}[h]
+	return [...]string{"ok", "fails", "fails, yet is done", "fails, is done later", "is refused", "answers OK, did nothing", "is not sent", "is refused by the store"}[h]
 }
 
 // fates lists the possible results of a step. A crash is not among them.
@@ -321,6 +350,12 @@ func fates(v variant, a volume.Action) []how {
 	switch a.Kind {
 	case volume.Plan, volume.Doubt, volume.Take, volume.Free, volume.EndWatch:
 		return []how{ok}
+	case volume.Acquire:
+		return []how{ok, fail, failDone, failLate, refused}
+	case volume.Confirm:
+		return []how{ok, fail, failDone, refused}
+	case volume.GiveUp:
+		return []how{ok, fail, failDone, failLate}
 	case call.ControllerExpand:
 		return []how{ok, fail, failDone, failLate, final}
 	case call.NodeExpand:
@@ -332,7 +367,12 @@ func fates(v variant, a volume.Action) []how {
 			return []how{ok, fail, failDone}
 		}
 		return []how{ok, fail, failDone, failLate, lie}
-	case call.NodePublish, call.NodeUnpublish, call.NodeUnstage, call.ControllerPublish, call.ControllerUnpublish:
+	case call.ControllerPublish, call.ControllerUnpublish:
+		if v.shared {
+			return []how{ok, fail, failDone, failLate, unsent}
+		}
+		return []how{ok, fail, failDone, failLate}
+	case call.NodePublish, call.NodeUnpublish, call.NodeUnstage:
 		return []how{ok, fail, failDone, failLate}
 	default:
 		return []how{ok, fail, failDone}
@@ -352,6 +392,15 @@ var (
 func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcome {
 	i := max(0, indexOf(a))
 	effect := h == ok || h == failDone
+	if stores(a.Kind) {
+		return w.store(a, h, fresh)
+	}
+	if v.shared && w.hold != mine && controls(a.Kind) {
+		return volume.Outcome{Err: errAway, Unsent: true} // the store refuses to announce the call
+	}
+	if a.Kind == call.ControllerPublish && h != unsent {
+		w.takenOver = false // the store shows a new call
+	}
 	if h == failLate {
 		w.late |= map[call.Method]late{
 			call.NodeStage: lateStage, call.NodePublish: latePublish(i),
@@ -366,6 +415,8 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 	switch {
 	case h == final:
 		return volume.Outcome{Err: errFinal}
+	case h == unsent:
+		return volume.Outcome{Err: errAway, Unsent: true}
 	case h == lie:
 		return w.shown(w.stage)
 	case h == failLate && (a.Forward() || a.Kind == call.ControllerUnpublish):
@@ -469,6 +520,9 @@ func indexOf(a volume.Action) int {
 // addition to the record.
 func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	i := max(0, indexOf(a))
+	if bad := w.brokenHold(v, r, a); bad != "" {
+		return bad
+	}
 	if v.offline && a.Forward() && r.Volume.Expansion.Want > 0 {
 		return "made while it is being expanded, which its plugin does only with what is not in use"
 	}

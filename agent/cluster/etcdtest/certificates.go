@@ -48,8 +48,8 @@ func NewCA(t testing.TB) *CA {
 }
 
 // Issue returns the files of a new certificate and of its key. The certificate is valid for clients
-// and for servers on 127.0.0.1 and the given addresses. name is the name of its subject, which etcd
-// takes as the user if authentication is on.
+// and for servers on 127.0.0.1 and the given addresses. etcd takes the name of its subject as the user
+// if authentication is on.
 func (ca *CA) Issue(name string, ips ...string) (cert, key string) {
 	ca.t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

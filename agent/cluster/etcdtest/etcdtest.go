@@ -213,10 +213,16 @@ func (c *Cluster) signal(i int, sig syscall.Signal) {
 func (c *Cluster) signalAndWait(i int, sig syscall.Signal) {
 	c.t.Helper()
 	c.signal(i, sig)
+	c.AwaitEnd(i)
+}
+
+// AwaitEnd waits for the end of a member that was killed.
+func (c *Cluster) AwaitEnd(i int) {
+	c.t.Helper()
 	select {
 	case <-c.members[i].ended:
 	case <-time.After(startTimeout):
-		c.t.Fatalf("etcd member %d does not end after %v:\n%s", i, sig, c.members[i].log())
+		c.t.Fatalf("etcd member %d does not end:\n%s", i, c.members[i].log())
 	}
 }
 

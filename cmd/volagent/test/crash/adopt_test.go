@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
 )
 
 // TestKilledWhileAdopting kills an agent before or after the commit that stores the adopted claims.
@@ -31,11 +32,11 @@ func TestKilledWhileAdopting(t *testing.T) {
 			h.Must(os.WriteFile(db, []byte("nonsense"), 0o600))
 			told := filepath.Join(h.Dir, "told")
 			h.Must(os.Mkdir(told, 0o700))
-			raw, err := json.Marshal(order{Run: 1, At: at, Agent: true, Commits: true})
+			raw, err := json.Marshal(crasher.Order{Run: 1, At: at, Agent: true, Commits: true})
 			h.Must(err)
 			h.Must(os.WriteFile(filepath.Join(told, "order"), raw, 0o600))
 			cmd := exec.Command("/proc/self/exe", h.Args()...)
-			cmd.Env, cmd.Stderr = append(h.Env, crashEnv+"="+told), h.Log
+			cmd.Env, cmd.Stderr = append(h.Env, crasher.Env+"="+told), h.Log
 			var exit *exec.ExitError
 			if err := cmd.Run(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				t.Fatalf("the agent ended with %v", err)

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
 )
 
 // TestCrashTwice kills the agent, and then kills the next agent during its recovery. With
@@ -60,7 +62,7 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 	t.Run(fmt.Sprintf("again at %d", second), func(t *testing.T) {
 		h := s.prepare(t)
 		kept, pid := h.mountsOf(s.keeps), h.PluginPID("rec")
-		h.order(order{At: first, Agent: true})
+		h.order(crasher.Order{At: first, Agent: true})
 		err := s.act(h)
 		if !h.dead() {
 			t.Fatalf("the agent did not come to the first point: %q, %v", h.points(), err)
@@ -68,7 +70,7 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 		points := h.points()
 		count.kills.Add(1)
 
-		o := order{At: second, Agent: true}
+		o := crasher.Order{At: second, Agent: true}
 		if (first+second)%2 == 0 {
 			o.Plugin = pid
 		}
@@ -102,7 +104,7 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 
 // diesOrSettles waits for one of two events. It returns true if the agent killed itself, and false
 // if the agent recovered and its state is consistent.
-func (h *crashHost) diesOrSettles(o order) bool {
+func (h *crashHost) diesOrSettles(o crasher.Order) bool {
 	h.T.Helper()
 	cmd := h.Cmd
 	ended := waited(cmd)
@@ -131,7 +133,7 @@ func (h *crashHost) diesOrSettles(o order) bool {
 				if o.Plugin == 0 {
 					return true
 				}
-				if err := killed(o.Plugin); !errors.Is(err, syscall.ESRCH) {
+				if err := crasher.Kill(o.Plugin); !errors.Is(err, syscall.ESRCH) {
 					h.Must(err)
 				}
 				return true
@@ -155,7 +157,7 @@ func TestCrashStart(t *testing.T) {
 		h = newCrashHost(t, nil)
 		h.Slow = true // when the next agent starts, the plugin has no socket yet
 		h.WritePlugin(crashDeadline)
-		h.order(order{At: at, Agent: true})
+		h.order(crasher.Order{At: at, Agent: true})
 		h.launch(true)
 		if at > 0 && h.up() != nil {
 			if !h.dead() {

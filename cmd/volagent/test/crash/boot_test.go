@@ -10,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
 )
 
 // TestCrashBoot kills the agent at each point of its first start after a reboot. During this start
@@ -46,13 +47,13 @@ func (s scenario) crashBoot(t *testing.T, at int, boot func(*testing.T), count *
 		before := h.claimList()
 		pid := h.PluginPID("rec")
 		h.Kill()
-		h.Must(killed(pid))
+		h.Must(crasher.Kill(pid))
 		h.unmountAll()
 		h.Must(os.RemoveAll(filepath.Join(h.Dir, "run")))
 		h.starts++
 		boot(t)
 
-		o := order{At: at, Agent: true}
+		o := crasher.Order{At: at, Agent: true}
 		h.order(o)
 		h.launch(true)
 		if reached = h.diesOrSettles(o); reached {

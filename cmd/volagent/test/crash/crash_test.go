@@ -13,9 +13,10 @@ import (
 
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
 )
 
-func TestMain(m *testing.M) { harness.Main(m, harness.Child{Env: crashEnv, Run: crashMain}) }
+func TestMain(m *testing.M) { harness.Main(m, harness.Child{Env: crasher.Env, Run: crasher.Main}) }
 
 // These flags control the crash tests.
 var (
@@ -133,7 +134,7 @@ func (s scenario) count(t *testing.T) (points []string) {
 		h := s.prepare(t)
 		kept, pid := h.mountsOf(s.keeps), h.PluginPID("rec")
 		mark := h.Mark()
-		h.order(order{Commits: s.commits})
+		h.order(crasher.Order{Commits: s.commits})
 		h.Must(s.act(h))
 		h.Await("all of it to be on disk", h.onDisk)
 		h.disarm()
@@ -183,7 +184,7 @@ func (s scenario) inOrder(t *testing.T, points []string) {
 func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 	h := s.prepare(t)
 	kept, pid := h.mountsOf(s.keeps), h.PluginPID("rec")
-	o := order{At: at, Agent: v.agent, Commits: s.commits}
+	o := crasher.Order{At: at, Agent: v.agent, Commits: s.commits}
 	if v.plugin {
 		o.Plugin = pid
 		h.starts++

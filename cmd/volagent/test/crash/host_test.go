@@ -17,6 +17,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/csitest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -78,7 +79,7 @@ func (h *crashHost) launch(obeys bool) {
 	if obeys {
 		self, err := os.Executable()
 		h.Must(err)
-		program, env = self, append(env, crashEnv+"="+h.orders)
+		program, env = self, append(env, crasher.Env+"="+h.orders)
 	}
 	h.Cmd = exec.Command(program, h.Args()...)
 	h.Cmd.Env, h.Cmd.Stderr = env, h.Log
@@ -105,11 +106,11 @@ func (h *crashHost) up() error {
 }
 
 // order tells the agent at which point to die. The agent starts to count points from 1 again.
-func (h *crashHost) order(o order) {
+func (h *crashHost) order(o crasher.Order) {
 	h.T.Helper()
 	h.runs++
 	o.Run = h.runs
-	h.Must(o.give(h.orders))
+	h.Must(o.Give(h.orders))
 }
 
 // onDisk reports whether the database file contains all committed changes, even without its log.
@@ -148,7 +149,7 @@ func (h *crashHost) disarm() {
 
 func (h *crashHost) points() []string {
 	h.T.Helper()
-	ps, err := pointsOf(h.orders, h.runs)
+	ps, err := crasher.PointsOf(h.orders, h.runs)
 	h.Must(err)
 	return ps
 }

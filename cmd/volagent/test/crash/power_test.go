@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
 )
 
 // TestCrashPower simulates a power cut at each commit and, with -crash.full, at each CSI call. The
@@ -57,7 +58,7 @@ func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(
 	s.begin(h)
 
 	pid := h.PluginPID("rec")
-	h.order(order{At: at, Agent: true, Plugin: pid, Commits: s.commits, PowerOf: filepath.Join(h.Dir, "d"), Later: later})
+	h.order(crasher.Order{At: at, Agent: true, Plugin: pid, Commits: s.commits, PowerOf: filepath.Join(h.Dir, "d"), Later: later})
 	err := s.act(h)
 	if !h.dead() {
 		t.Fatalf("the agent did not come to this point: %q, %v", h.points(), err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
@@ -101,7 +102,7 @@ func upgraded() scenario {
 	s.before = func(h *crashHost) {
 		pid := h.PluginPID("rec")
 		h.Must(h.Signal(syscall.SIGTERM))
-		h.Must(killed(pid))
+		h.Must(crasher.Kill(pid))
 		h.starts++
 		h.Config.Attach, h.Config.Stage = true, true
 		h.WritePlugin(crashDeadline)

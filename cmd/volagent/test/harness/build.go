@@ -37,7 +37,7 @@ func buildCached(cache, to string) (err error) {
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 
-	for _, program := range []string{"volagent", "volctl"} {
+	for _, program := range []string{"volagent", "volagent-etcd", "volctl"} {
 		// If a program in the cache is up to date, go build does not link it again.
 		args := []string{"build", "-buildvcs=false", "-o", cache + "/"}
 		if raceDetector && program == "volagent" {

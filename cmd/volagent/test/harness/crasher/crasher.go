@@ -1,4 +1,7 @@
-package crash_test
+// Package crasher runs an agent that dies on the order of a test. The agent runs the same code as
+// volagent. It counts the points that it reaches: before and after each commit of the state
+// database, each changing call to a plugin, and each transaction in the store of a cluster.
+package crasher
 
 import (
 	"context"
@@ -20,19 +23,21 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/volagent/volagent/agent"
+	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/csitest"
+	"github.com/volagent/volagent/volmgr/shared"
 )
 
-// crashEnv is an environment variable that turns this test binary into a crashing agent. A crashing
+// Env is an environment variable that turns this test binary into a crashing agent. A crashing
 // agent runs the same code as volagent, but dies on the order of a test. The value of the variable
 // is the directory in which the test writes its orders.
-const crashEnv = "VOLAGENT_TEST_CRASH"
+const Env = "VOLAGENT_TEST_CRASH"
 
-// order tells the crashing agent at which point to die. It is the content of the file "order" in
-// the directory that crashEnv names. Without this file the agent counts no points.
-type order struct {
+// Order tells the crashing agent at which point to die. It is the content of the file "order" in
+// the directory that Env names. Without this file the agent counts no points.
+type Order struct {
 	Run     int  // a new run number resets the count of points
 	At      int  // number of the point at which to act, from 1; with 0 the agent only counts
 	Agent   bool // whether the agent kills itself
@@ -51,31 +56,44 @@ const (
 	noLogFlush    = 2
 )
 
-// crasher counts the points that the agent reaches. It kills the agent at the point that the order
+// crashing counts the points that the agent reaches. It kills the agent at the point that the order
 // names.
-type crasher struct {
+type crashing struct {
 	dir string
 
 	mu   sync.Mutex
-	last order
+	last Order
 	n    int
 }
 
-// crashMain is the main function of the crashing agent.
-func crashMain(dir string) int {
-	c := &crasher{dir: dir}
-	return agent.Main(os.Args[1:], os.Stdout, os.Stderr, agent.Seams{Tap: c.commit, Interceptor: c.call})
+// Main is the main function of the crashing agent. The argument is the directory of the orders.
+func Main(dir string) int {
+	c := &crashing{dir: dir}
+	return agent.Main(os.Args[1:], os.Stdout, os.Stderr, agent.Seams{Tap: c.commit, Interceptor: c.call, Transaction: c.transaction})
 }
 
-func (c *crasher) commit(p statedb.Point) {
+func (c *crashing) commit(p statedb.Point) {
 	when, _, _ := strings.Cut(string(p), "-")
 	c.point(when+" commit", true)
+}
+
+// transaction counts a point before and after each transaction that changes the cluster.
+func (c *crashing) transaction(p cluster.Point) {
+	if !slices.ContainsFunc(p.Txn.Then, func(o shared.Op) bool { return o.Kind != shared.OpGet }) {
+		return
+	}
+
+	when := "before"
+	if p.After {
+		when = "after"
+	}
+	c.point(when+" transaction", false)
 }
 
 // call makes a CSI call, and counts one point before and one point after the call. It does not
 // count calls that query a plugin's identity and capabilities, because their number depends on how
 // fast the plugin starts.
-func (c *crasher) call(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (c *crashing) call(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	name := path.Base(method)
 	if !csitest.Mutates(name) && name != csitest.ValidateCapabilities {
 		return do(ctx, method, req, resp, cc, opts...)
@@ -88,7 +106,7 @@ func (c *crasher) call(ctx context.Context, method string, req, resp any, cc *gr
 
 // point counts and records one point. If the order names this point, it executes the order. It
 // holds the lock throughout, so that no other goroutine reaches a point at the same time.
-func (c *crasher) point(name string, commit bool) {
+func (c *crashing) point(name string, commit bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o, ok, err := readOrder(c.dir)
@@ -107,7 +125,7 @@ func (c *crasher) point(name string, commit bool) {
 	}
 }
 
-func (c *crasher) note(name string) error {
+func (c *crashing) note(name string) error {
 	f, err := os.OpenFile(filepath.Join(c.dir, "points-"+strconv.Itoa(c.last.Run)), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
@@ -116,7 +134,7 @@ func (c *crasher) note(name string) error {
 	return errors.Join(err, f.Close())
 }
 
-func (o order) obey() error {
+func (o Order) obey() error {
 	die := func() error {
 		if o.PowerOf != "" {
 			if err := cutPower(o.PowerOf); err != nil {
@@ -124,7 +142,7 @@ func (o order) obey() error {
 			}
 		}
 		if o.Plugin != 0 {
-			if err := killed(o.Plugin); err != nil {
+			if err := Kill(o.Plugin); err != nil {
 				return err
 			}
 		}
@@ -144,8 +162,8 @@ func (o order) obey() error {
 	return nil
 }
 
-// killed kills a process and waits until the process is dead.
-func killed(pid int) error {
+// Kill kills a process and waits until the process is dead.
+func Kill(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("cannot kill the plugin: %w", err)
 	}
@@ -163,7 +181,7 @@ func cutPower(dir string) error {
 	return errors.Join(unix.IoctlSetPointerInt(int(f.Fd()), ioctlShutdown, noLogFlush), f.Close())
 }
 
-func readOrder(dir string) (o order, ok bool, err error) {
+func readOrder(dir string) (o Order, ok bool, err error) {
 	raw, err := os.ReadFile(filepath.Join(dir, "order"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, false, nil
@@ -174,8 +192,8 @@ func readOrder(dir string) (o order, ok bool, err error) {
 	return o, err == nil, err
 }
 
-// give writes the order to the directory from which the agent reads it.
-func (o order) give(dir string) error {
+// Give writes the order to the directory from which the agent reads it.
+func (o Order) Give(dir string) error {
 	raw, err := json.Marshal(o)
 	if err != nil {
 		return err
@@ -187,8 +205,8 @@ func (o order) give(dir string) error {
 	return os.Rename(next, filepath.Join(dir, "order"))
 }
 
-// pointsOf returns the points that the agent reached in the given run.
-func pointsOf(dir string, run int) ([]string, error) {
+// PointsOf returns the points that the agent reached in the given run.
+func PointsOf(dir string, run int) ([]string, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, "points-"+strconv.Itoa(run)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

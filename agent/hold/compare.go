@@ -1,0 +1,163 @@
+package hold
+
+import (
+	"context"
+	"slices"
+
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// rangePage is the number of keys in one page of a long read.
+const rangePage = 500
+
+// compareHolds compares the holds of this host in the cluster with its records. A record whose hold
+// the cluster does not show loses its claims. For a hold that no record explains, compareHolds adds
+// a record, so that the queue takes the volume off this host and gives up the hold. If forgotten is
+// set, the records are older than the cluster's state, and all holds are lost.
+func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool) error {
+	found := map[string]shared.Entry[shared.Hold]{}
+	span := shared.HoldsOf(s.Node)
+	for {
+		page, err := s.Store.Range(ctx, span, rangePage, 0)
+		if err != nil {
+			return err
+		}
+
+		for _, kv := range page.KVs {
+			_, id, ok := shared.HoldIDs(kv.Key)
+			e, err := shared.Decode[shared.Hold](kv)
+			if err != nil {
+				return err
+			}
+			if ok {
+				found[id] = e
+			}
+			span.Key = kv.Key + "\x00"
+		}
+		if !page.More {
+			break
+		}
+	}
+
+	for _, r := range slices.Concat(s.Records.Volumes(), s.Records.Leftovers()) {
+		if !r.Volume.Shared || r.Node.Hold.State != volume.Present || r.Node.Hold.Lost {
+			continue
+		}
+
+		e, ok := found[r.Volume.ID]
+		same := ok && e.Value.Operation == r.Node.Hold.Operation && e.Create == r.Node.Hold.Token.Revision
+		if !same && r.Node.Hold.Token.Epoch == epoch || forgotten {
+			if err := s.lose(ctx, r.Key(), r.Node.Hold.Token); err != nil {
+				return err
+			}
+		}
+	}
+
+	for id, e := range found {
+		if err := s.explain(ctx, id, e, epoch); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// lose records that this host has lost a hold. It does nothing if the record has another hold by
+// now.
+func (s *Service) lose(ctx context.Context, key string, token volume.Token) error {
+	var evs []volume.Event
+	err := s.Records.ChangeShared(ctx, key, func(r volume.Record, ok bool) (volume.Record, bool) {
+		if !ok || r.Node.Hold.Token != token {
+			return r, false
+		}
+
+		var now volume.Record
+		now, evs = volume.LoseHold(r)
+		return now, len(evs) > 0
+	})
+	if err == nil && len(evs) > 0 {
+		s.Events(evs...)
+		s.Wake(key)
+	}
+
+	return err
+}
+
+// explain makes sure that a record of this host explains a hold in the cluster.
+func (s *Service) explain(ctx context.Context, id string, e shared.Entry[shared.Hold], epoch int64) error {
+	h := e.Value
+	if r, ok := s.holder(id); ok && r.Node.Hold.Operation == h.Operation && r.Volume.Shared {
+		return nil
+	}
+
+	def, ok, err := s.Definition(ctx, id)
+	if err != nil || !ok {
+		return err // a volume without a definition has no hold that anything could still use
+	}
+	if r, ok := s.Records.Volume(id); ok && !r.Volume.Shared && r.Same(volume.Record{Volume: def}) {
+		return s.adopt(ctx, def, shared.HoldOf(e, epoch)) // a share or unshare was interrupted
+	}
+
+	added := false
+	err = s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
+		if ok && r.Held() {
+			return r, false // the record has a hold of its own, and the next decision sees both
+		}
+
+		added = true
+		return volume.Unexplained(def, volume.Hold{State: volume.Unknown, Operation: h.Operation, Access: h.Access, Reader: h.Reader, Since: h.Since},
+			h.NodeID, h.Attachment != "", s.StagingPath(def.PluginID, id)), true
+	})
+	if added && err == nil {
+		s.Log.Warn("the cluster shows a hold that this host does not know; it is given up", "volume", id)
+		s.Wake(id)
+	}
+
+	return err
+}
+
+// markStray records that the cluster may show a hold of this host that no record explains.
+func (s *Service) markStray(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.strays[id] = true
+}
+
+// explainStray looks for a hold that no record explains, after the record of the volume has ended.
+func (s *Service) explainStray(ctx context.Context, id string) error {
+	s.mu.Lock()
+	stray := s.strays[id]
+	delete(s.strays, id)
+	s.mu.Unlock()
+	if !stray {
+		return nil
+	}
+
+	sit, err := s.read(ctx, id)
+	if err != nil {
+		s.registerAgain()
+		return nil //nolint:nilerr // the comparison after the outage finds the hold
+	}
+	if !sit.Hold.Exists() {
+		return nil
+	}
+	return s.explain(ctx, id, sit.Hold, sit.Meta.Value.Epoch)
+}
+
+// adoptHold continues an earlier hold of this host that no record explains, for a record that waits
+// for a hold of the same kind. The volume may still be attached and staged under the earlier hold,
+// so these sides become unknown. A hold of another kind is given up when the record has ended.
+func (s *Service) adoptHold(ctx context.Context, id, operation string, h shared.Hold) {
+	s.markStray(id)
+	err := s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
+		if !ok || r.Node.Hold.Operation != operation {
+			return r, false
+		}
+		return volume.AdoptHold(r, h.Operation, h.Access, h.Reader, h.Attachment != "")
+	})
+	if err != nil {
+		s.Log.Warn("cannot continue an earlier hold of this host", "volume", id, "error", err)
+	}
+}

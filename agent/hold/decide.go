@@ -1,0 +1,127 @@
+package hold
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// mostTries limits how often a decision is repeated because other hosts change the same keys.
+const mostTries = 50
+
+// decision is a transaction that one of the methods of a Situation returned, or an error.
+type decision func(s shared.Situation) (shared.Txn, error)
+
+// decide executes a decision about a volume. It reads the keys unless an earlier step has just
+// read them. If another host changes the keys meanwhile, it decides again. It returns the situation
+// after the transaction. An empty transaction executes nothing.
+func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Situation, error) {
+	leave, err := s.lanes.enter(ctx, laneOf(ctx))
+	if err != nil {
+		return shared.Situation{}, err
+	}
+	defer leave()
+
+	sit, cached := s.takeCached(id)
+	for try := 0; try < mostTries; try++ {
+		if !cached && try == 0 {
+			var err error
+			if sit, err = s.read(ctx, id); err != nil {
+				return sit, err
+			}
+		}
+
+		txn, err := by(sit)
+		if err != nil && cached {
+			cached, try = false, -1 // a cached situation may be outdated, so it refuses nothing
+			continue
+		}
+		if err != nil {
+			s.noteError(err)
+			return sit, err
+		}
+		if len(txn.Then) == 0 {
+			return sit, nil
+		}
+
+		res, err := shared.DoSure(ctx, s.Store, txn)
+		if err != nil {
+			s.noteError(err)
+			return sit, err
+		}
+		if res.Done {
+			return s.executed(id, sit, txn, res.Revision)
+		}
+		if sit, err = shared.ParseSituation(s.Node, id, res); err != nil {
+			return sit, err
+		}
+		cached = false
+		try = max(try, 0)
+	}
+
+	return sit, fmt.Errorf("volume %q is changed by other hosts all the time: %w", id, shared.ErrUnreachable)
+}
+
+// executed caches and returns the situation after a transaction.
+func (s *Service) executed(id string, sit shared.Situation, txn shared.Txn, revision int64) (shared.Situation, error) {
+	sit, err := sit.After(txn, revision)
+	if err != nil {
+		return sit, err
+	}
+
+	if changesHold(txn, shared.HoldKey(s.Node, id)) {
+		s.lag.made(revision)
+	}
+	s.mu.Lock()
+	s.cached[id] = sit
+	s.mu.Unlock()
+	return sit, nil
+}
+
+// changesHold reports whether a transaction changes the key of a hold.
+func changesHold(t shared.Txn, key string) bool {
+	return slices.ContainsFunc(t.Then, func(op shared.Op) bool { return op.Key == key })
+}
+
+// read reads the keys about a volume.
+func (s *Service) read(ctx context.Context, id string) (shared.Situation, error) {
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.Reads(s.Node, id)})
+	if err != nil {
+		s.noteError(err)
+		return shared.Situation{}, err
+	}
+	return shared.ParseSituation(s.Node, id, res)
+}
+
+// takeCached returns the situation that the last step of a volume has left, and forgets it.
+func (s *Service) takeCached(id string) (shared.Situation, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	sit, ok := s.cached[id]
+	delete(s.cached, id)
+	return sit, ok
+}
+
+// Definition reads the definition of a shared volume. The next step of the volume uses the same
+// read. The result ok is false if the cluster has no such volume.
+func (s *Service) Definition(ctx context.Context, id string) (v volume.Volume, ok bool, err error) {
+	sit, err := s.read(ctx, id)
+	if err != nil || !sit.Volume.Exists() {
+		return v, false, err
+	}
+
+	s.mu.Lock()
+	s.cached[id] = sit
+	s.mu.Unlock()
+
+	v = sit.Volume.Value.Volume
+	v.Shared = true
+	if sit.Volume.Value.Deleting {
+		v.Provision = volume.Deleting
+	}
+	return v, true, nil
+}

@@ -1,0 +1,107 @@
+package hold
+
+import (
+	"context"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// follow watches the keys of this host until ctx ends. A change of the host's own key or of the
+// cluster's key asks for a check of the registration. A hold that vanished is lost.
+func (s *Service) follow(ctx context.Context) {
+	spans := []shared.Span{{Key: shared.MetaKey}, {Key: shared.NodeKey(s.Node)}, shared.HoldsOf(s.Node), shared.Notices(), shared.Questions()}
+	for from := int64(0); ctx.Err() == nil; pause(ctx, time.Second) {
+		if from == 0 {
+			revision, err := s.catchUp(ctx)
+			if err != nil {
+				continue
+			}
+			from = revision + 1
+			s.registerAgain() // the registration may have changed before this revision
+		}
+
+		for evs := range s.Store.Watch(ctx, spans, from) {
+			if evs.Err != nil {
+				from = 0
+				break
+			}
+			from = max(from, evs.Revision+1)
+			s.lag.seen(evs.Revision)
+			for _, c := range evs.Changes {
+				s.react(ctx, c)
+			}
+		}
+	}
+}
+
+// react reacts to one change in the cluster.
+func (s *Service) react(ctx context.Context, c shared.Change) {
+	if id, ok := shared.NoticeID(c.Key); ok {
+		s.noticed(ctx, id)
+		return
+	}
+	if shared.Questions().Contains(c.Key) {
+		if !c.Deleted {
+			s.answer(ctx, c.KV)
+		}
+		return
+	}
+
+	_, id, isHold := shared.HoldIDs(c.Key)
+	if !isHold {
+		s.registerAgain()
+		return
+	}
+	if !c.Deleted {
+		return // this host has made the change itself
+	}
+
+	r, ok := s.holder(id)
+	if !ok || r.Node.Hold.State != volume.Present || r.Node.Hold.Token.Revision >= c.Mod {
+		return
+	}
+	if s.isEnding(id, r.Node.Hold.Operation) {
+		return
+	}
+	if err := s.lose(ctx, r.Key(), r.Node.Hold.Token); err != nil {
+		s.Log.Error("cannot store that this host has lost a volume", "volume", id, "error", err)
+		s.registerAgain()
+	}
+}
+
+// holder returns the record of this host that has a hold on a volume. It is a leftover record if the
+// volume was deregistered by force.
+func (s *Service) holder(id string) (volume.Record, bool) {
+	if r, ok := s.Records.Volume(id); ok && r.Node.Hold.Operation != "" {
+		return r, true
+	}
+	for _, r := range s.Records.Leftovers() {
+		if r.Volume.ID == id && r.Node.Hold.Operation != "" {
+			return r, true
+		}
+	}
+	return volume.Record{}, false
+}
+
+// setEnding records that this host gives up the hold of an operation itself. An empty operation
+// clears the record.
+func (s *Service) setEnding(id, operation string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if operation == "" {
+		delete(s.ending, id)
+		return
+	}
+	s.ending[id] = operation
+}
+
+// isEnding reports whether this host gives up the hold of an operation itself.
+func (s *Service) isEnding(id, operation string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.ending[id] == operation
+}

@@ -1,0 +1,262 @@
+package hold
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/backoff"
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// leaseTTL is how long a host counts as alive after its last renewal. The host renews its lease
+// every renewEvery.
+const (
+	leaseTTL   = 15 * time.Second
+	renewEvery = 5 * time.Second
+)
+
+// awayFor is how long a host whose agent was stopped in order is expected back. In this time, no
+// other host takes over its volumes automatically.
+const awayFor = 5 * time.Minute
+
+// retries are the pauses between two registrations that failed.
+var retries = backoff.Delays{First: 200 * time.Millisecond, Last: 5 * time.Second}
+
+// Run registers the host and keeps it registered until ctx ends.
+func (s *Service) Run(ctx context.Context) {
+	s.mu.Lock()
+	s.running = ctx
+	s.mu.Unlock()
+
+	for tries := 0; ctx.Err() == nil; {
+		lease, err := s.register(ctx)
+		if err == nil {
+			tries = 0
+			err = s.serve(ctx, lease)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+
+		s.setAway(s.words(err))
+		tries++
+		pause(ctx, backoff.Jitter(retries.After(tries)))
+	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// words describes why the host is not a working member of the cluster.
+func (s *Service) words(err error) string {
+	var refused *volume.Error
+	if errors.As(err, &refused) {
+		return "the cluster does not accept this host: " + refused.Message
+	}
+	return fmt.Sprintf("etcd at %s: %v", s.Endpoints, err)
+}
+
+// register raises the incarnation of this host in the cluster. It then compares the holds of this
+// host with its records, before any step can use a hold.
+func (s *Service) register(ctx context.Context) (shared.Lease, error) {
+	lease, err := s.Store.Grant(ctx, leaseTTL)
+	if err != nil {
+		return 0, err
+	}
+
+	self := shared.Self{
+		Node: s.Node, Boot: s.Boot, Machine: s.Machine, Member: s.Records.Membership(),
+		Registration: rand.Text(), Lease: lease, Now: time.Now().UTC(),
+	}
+	if err := s.Records.PutMembership(ctx, self.Member.Intends(self.Registration)); err != nil {
+		return 0, fmt.Errorf("cannot store the intent to register: %w", err)
+	}
+
+	a, admitted, err := s.sendRegistration(ctx, self)
+	if err != nil {
+		return 0, errors.Join(err, s.Store.Revoke(context.WithoutCancel(ctx), lease))
+	}
+
+	member := self.Member.Intends(self.Registration)
+	member.ClusterID, member.Epoch, member.Incarnation = a.Meta.Value.ClusterID, a.Meta.Value.Epoch, admitted.Incarnation
+	if err := s.Records.PutMembership(ctx, member); err != nil {
+		return 0, fmt.Errorf("cannot store the registration: %w", err)
+	}
+
+	s.mu.Lock()
+	s.lease = lease
+	s.mu.Unlock()
+
+	who := shared.Asker{Node: s.Node, Incarnation: admitted.Incarnation}
+	if admitted.Forgotten {
+		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)
+	}
+	if err := s.compareHolds(ctx, a.Meta.Value.Epoch, admitted.Forgotten); err != nil {
+		return 0, err
+	}
+
+	s.Events(volume.Event{
+		Type: volume.EventNodeRegistered, Message: fmt.Sprintf("registered as host %q, incarnation %d, in etcd at %s", s.Node, who.Incarnation, s.Endpoints),
+	})
+	s.setReachable(who)
+	s.registerAgain() // compares the state of the drain
+	return lease, nil
+}
+
+// sendRegistration sends the transaction that registers the host, until the store has decided. If
+// the cluster has no data yet, it writes the first key.
+func (s *Service) sendRegistration(ctx context.Context, self shared.Self) (shared.Arrival, shared.Admission, error) {
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(self.Node)})
+	for {
+		if err != nil {
+			return shared.Arrival{}, shared.Admission{}, err
+		}
+
+		a, err := shared.ParseArrival(self.Node, res.Reads)
+		if err != nil {
+			return a, shared.Admission{}, err
+		}
+		if incarnation, ok := a.Registered(self); ok {
+			return a, shared.Admission{Incarnation: incarnation, Forgotten: false}, nil
+		}
+
+		if !a.Meta.Exists() && self.Member.ClusterID == "" {
+			if _, err := shared.DoSure(ctx, s.Store, shared.Found(rand.Text())); err != nil {
+				return a, shared.Admission{}, err
+			}
+			res, err = s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(self.Node)})
+			if err != nil {
+				return a, shared.Admission{}, err
+			}
+			continue
+		}
+
+		admitted, err := a.Register(self)
+		if err != nil {
+			return a, admitted, err
+		}
+		res, err = shared.DoSure(ctx, s.Store, admitted.Txn)
+		if err == nil && res.Done {
+			return a, admitted, nil
+		}
+		if err != nil {
+			return a, admitted, err
+		}
+	}
+}
+
+// serve keeps the lease and follows the cluster until the registration ends. It returns the reason.
+func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	go s.follow(ctx)
+	go s.publishInfo(ctx)
+	go s.tellStatus(ctx)
+	for tick := time.NewTicker(renewEvery); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return context.Cause(ctx)
+		case <-tick.C:
+		case <-s.again:
+		}
+
+		if err := s.checkRegistration(ctx, lease); err != nil {
+			if errors.Is(err, shared.ErrUnreachable) {
+				s.setAway(s.words(err))
+				pause(ctx, retries.After(1))
+				s.registerAgain() // the registration stays valid if the lease still exists
+				continue
+			}
+			tick.Stop()
+			return err
+		}
+	}
+}
+
+// checkRegistration renews the lease. If the cluster was not reachable before, it also checks that
+// the cluster still shows the host as registered.
+func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) error {
+	if _, err := s.Store.Renew(ctx, lease); err != nil {
+		return err
+	}
+
+	s.mu.Lock()
+	who, away := s.who, s.away != ""
+	s.mu.Unlock()
+
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
+	if err != nil {
+		return err
+	}
+	a, err := shared.ParseArrival(s.Node, res.Reads)
+	if err != nil {
+		return err
+	}
+	if err := shared.CheckRegistered(a.Meta, a.Node, who); err != nil {
+		return err
+	}
+	if err := s.compareDrain(ctx, a, who); err != nil {
+		return err
+	}
+	if !away {
+		return nil
+	}
+
+	if err := s.compareHolds(ctx, a.Meta.Value.Epoch, false); err != nil {
+		return err
+	}
+	s.setReachable(who)
+	return nil
+}
+
+// publishInfo writes what the other hosts need to know about the plugins of this host.
+func (s *Service) publishInfo(ctx context.Context) {
+	if s.Info == nil {
+		return
+	}
+
+	raw := shared.Entry[shared.NodeInfo]{}.Encode(s.Info())
+	_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put(shared.NodeInfoKey(s.Node), raw)}})
+	if err != nil && ctx.Err() == nil {
+		s.Log.Warn("cannot write the plugins of this host to the cluster", "error", err)
+	}
+}
+
+// Leave says in the cluster that the agent stops in order. It does nothing if the host is not
+// registered.
+func (s *Service) Leave(ctx context.Context) error {
+	who, err := s.asker()
+	if err != nil {
+		return nil //nolint:nilerr // without a registration, no other host expects this one
+	}
+
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
+	for err == nil {
+		a, perr := shared.ParseArrival(s.Node, res.Reads)
+		if perr != nil {
+			return perr
+		}
+
+		now := time.Now().UTC()
+		txn, lerr := a.Leave(who, now, now.Add(awayFor))
+		if lerr != nil {
+			return lerr
+		}
+		if res, err = shared.DoSure(ctx, s.Store, txn); err == nil && res.Done {
+			return nil
+		}
+	}
+
+	return err
+}

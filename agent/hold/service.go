@@ -1,0 +1,232 @@
+// Package hold makes this host a member of a cluster, and carries out the decisions of package
+// volmgr/shared: it registers the host, gets and gives up holds on shared volumes, announces
+// controller calls, and reads and changes the definitions of shared volumes.
+//
+//	service.go      Service, its dependencies, and what it knows about the cluster
+//	register.go     the registration and the lease of this host
+//	compare.go      the comparison of the stored holds with those of the cluster
+//	follow.go       changes in the cluster that concern this host
+//	decide.go       one decision: read, decide, execute, repeat
+//	step.go         the steps of a volume that need the cluster
+//	define.go       the definitions that this host needs
+//	definitions.go  the definitions of all shared volumes, for package provision
+//	gone.go         controller calls whose executor is gone
+//	share.go        volumes that change between the scopes host and shared
+//	notice.go       changed definitions, and the questions of other hosts
+//	waiting.go      volumes that wait for another host
+//	lanes.go        the order of the writes
+//	status.go       what this host tells people about itself
+//	figures.go      the state of this service for people and metrics
+//
+// While the cluster's store is not reachable, the service refuses each change at once, and all
+// volumes with a hold stay usable.
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/volmgr/plugin"
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Records reads and changes the volume records of this host.
+type Records interface {
+	Volume(id string) (volume.Record, bool)
+	Volumes() []volume.Record
+
+	// Membership returns the stored membership of this host.
+	Membership() shared.Membership
+
+	// PutMembership stores the membership, and waits until it is on disk.
+	PutMembership(ctx context.Context, m shared.Membership) error
+
+	// ChangeShared changes the record of a shared volume, and waits until it is on disk. The record
+	// may not exist; it is then empty. Nothing is stored if fn returns false. The key may also be
+	// that of a leftover record.
+	ChangeShared(ctx context.Context, key string, fn func(r volume.Record, ok bool) (volume.Record, bool)) error
+
+	// Leftovers returns the leftover records. Each may have a hold of a forced deregister.
+	Leftovers() []volume.Record
+
+	// ForgetIdle deletes the record of a shared volume if it is idle.
+	ForgetIdle(ctx context.Context, id string) error
+}
+
+// Host performs single steps on this host, as in package reconcile.
+type Host interface {
+	Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed
+	Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome
+}
+
+// Options are the dependencies of a Service.
+type Options struct {
+	Store     shared.Store
+	Endpoints string // the store's addresses, for messages
+	Node      string
+	Boot      string
+	Machine   shared.Machine
+
+	Records Records
+	Host    Host
+
+	// StagingPath returns the path at which a volume is staged on this host.
+	StagingPath func(pluginID, id string) string
+
+	// Wake makes the queue look at a volume again.
+	Wake func(id string)
+
+	// Reachable is called when the cluster has become usable.
+	Reachable func()
+
+	// Uses returns the id under which this host uses a storage volume on its own, or an empty text.
+	Uses func(driver, external string) string
+
+	// Info describes the plugins of this host.
+	Info func() shared.NodeInfo
+
+	// Status describes the shared volumes of this host for people.
+	Status func() shared.Status
+
+	// Draining reports whether a person drains this host.
+	Draining func() bool
+
+	// Admitted is called with the duration of each admission.
+	Admitted func(time.Duration)
+
+	// TrustLocal permits that a volume of a multi-node mode is mounted after a reboot without a look
+	// at the store.
+	TrustLocal bool
+
+	Events func(...volume.Event)
+	Log    hclog.Logger
+}
+
+// Service is this host's part in the cluster. Its methods are safe for concurrent use.
+type Service struct {
+	Options
+
+	mu   sync.Mutex
+	who  shared.Asker // incarnation 0 until the host is registered
+	away string       // why the cluster is not usable; empty if it is
+	// since is the time at which away was set. It does not change while the reason only gets
+	// another wording.
+	since time.Time
+	told  bool // an event has told that the cluster is not usable
+
+	lease shared.Lease // of the last registration
+
+	cached  map[string]shared.Situation // situations of volumes with a step in progress
+	waiting map[string]context.CancelFunc
+	ending  map[string]string // operations of the holds that this host is giving up, by volume
+	strays  map[string]bool   // volumes for which the cluster may show a hold that no record explains
+	again   chan struct{}     // asks Run to register again
+
+	lanes   *lanes
+	lag     lag
+	changed chan struct{} // asks for a new status
+	calls   int           // the announced controller calls in flight of this host
+
+	running context.Context // ends with Run; set before the first step
+}
+
+// New returns a Service that does nothing until Run starts.
+func New(o Options) *Service {
+	return &Service{
+		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
+		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1),
+		lanes: newLanes(), changed: make(chan struct{}, 1),
+		running: context.Background(),
+	}
+}
+
+// Cluster returns the state of the cluster for a decision about a volume.
+func (s *Service) Cluster(volume.Record) volume.Cluster {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	c := volume.Cluster{TrustLocal: s.TrustLocal}
+	if s.away != "" {
+		c.Away = s.awayWords()
+	}
+	return c
+}
+
+// awayWords describes why the cluster is not usable. The caller holds mu.
+func (s *Service) awayWords() string {
+	return fmt.Sprintf("%s, since %s", s.away, s.since.UTC().Format(time.RFC3339))
+}
+
+// asker returns this host for a transaction. It fails while the host is not registered.
+func (s *Service) asker() (shared.Asker, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.who.Incarnation == 0 || s.away != "" {
+		return s.who, volume.Errorf(volume.ErrPluginUnavailable, "%s", s.awayWords()).WithHint("volctl cluster status")
+	}
+	return s.who, nil
+}
+
+// setAway records that the cluster is not usable, and why.
+func (s *Service) setAway(reason string) {
+	s.mu.Lock()
+	tell := !s.told
+	if s.away == "" {
+		s.since = time.Now()
+	}
+	s.away, s.told = reason, true
+	s.mu.Unlock()
+
+	if tell {
+		s.Events(volume.Event{Type: volume.EventClusterUnreachable, Message: reason + "; the volumes of this host stay mounted"})
+	}
+}
+
+// setReachable records that the cluster is usable, and wakes the volumes that waited for it.
+func (s *Service) setReachable(who shared.Asker) {
+	s.mu.Lock()
+	was, told := s.away, s.told
+	s.away, s.told, s.who = "", false, who
+	s.mu.Unlock()
+
+	if was == "" {
+		return
+	}
+	if told {
+		s.Events(volume.Event{Type: volume.EventClusterReachable, Message: "etcd at " + s.Endpoints + " answers again"})
+	}
+
+	for _, r := range s.Records.Volumes() {
+		if r.Volume.Shared {
+			s.Wake(r.Volume.ID)
+		}
+	}
+	s.Reachable()
+}
+
+// noteError examines an error of the store or of a decision. It records that the cluster is not
+// usable, or asks for a new registration.
+func (s *Service) noteError(err error) {
+	switch {
+	case errors.Is(err, shared.ErrUnreachable), errors.Is(err, shared.ErrFull), errors.Is(err, shared.ErrDenied), errors.Is(err, shared.ErrUnsupported):
+		s.setAway(fmt.Sprintf("etcd at %s: %v", s.Endpoints, err))
+		s.registerAgain()
+	case errors.Is(err, shared.ErrUnregistered):
+		s.registerAgain()
+	}
+}
+
+// registerAgain asks Run to check the registration.
+func (s *Service) registerAgain() {
+	select {
+	case s.again <- struct{}{}:
+	default: // Run has not seen the last request yet
+	}
+}

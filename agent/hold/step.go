@@ -1,0 +1,223 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Steps performs the steps of volumes. For a shared volume, it first asks the cluster.
+type Steps struct {
+	*Service
+}
+
+// Observe observes the paths of a record on this host.
+func (s Steps) Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed {
+	return s.Host.Observe(ctx, r, now)
+}
+
+// Do performs one step.
+func (s Steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome {
+	if !r.Volume.Shared {
+		return s.Host.Do(ctx, r, a, p)
+	}
+
+	ctx = inLane(ctx, a.Kind)
+	switch a.Kind {
+	case volume.Acquire:
+		return s.acquire(ctx, r, p)
+	case volume.Confirm:
+		return s.confirm(ctx, r)
+	case volume.GiveUp:
+		return s.giveUp(ctx, r)
+	case call.ControllerPublish, call.ControllerUnpublish:
+		return s.announced(ctx, r, a, p)
+	case call.NodeExpand:
+		out := s.Host.Do(ctx, r, a, p)
+		if out.Err == nil && s.Cluster(r).Away == "" {
+			s.nodeExpanded(ctx, r.Volume.ID, a.Size)
+		}
+		return out
+	default:
+		return s.Host.Do(ctx, r, a, p)
+	}
+}
+
+// acquire gets the hold of this host, or verifies the one that it has.
+func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) volume.Outcome {
+	who, err := s.asker()
+	if err != nil {
+		return unsent(volume.Acquire, err)
+	}
+
+	begun := time.Now()
+	h := r.Node.Hold
+	ask := shared.Ask{
+		Asker: who, Operation: h.Operation, Access: h.Access, Reader: h.Reader,
+		Attach: p.Info.Caps.Attach, NodeID: p.Info.NodeID, Now: time.Now().UTC(),
+	}
+
+	id := r.Volume.ID
+	sit, err := s.decide(ctx, id, func(sit shared.Situation) (shared.Txn, error) {
+		if _, ok := sit.Granted(ask); ok {
+			return shared.Txn{}, nil
+		}
+		return sit.Admit(ask)
+	})
+	if err != nil {
+		out := outcome(volume.Acquire, err)
+		if sit.Hold.Exists() && sit.Hold.Value.Operation != h.Operation {
+			s.adoptHold(ctx, id, h.Operation, sit.Hold.Value)
+		}
+		if out.Err.Code == volume.CodeHeld {
+			s.await(id, ask)
+		}
+		return out
+	}
+
+	s.Admitted(time.Since(begun))
+	s.stopAwaiting(id)
+	s.setEnding(id, "")
+	if !ask.Attach {
+		s.takeCached(id) // no further transaction follows soon
+	}
+	if err := s.redefine(ctx, sit.Volume.Value.Volume); err != nil {
+		s.Log.Error("cannot store the newest definition of a volume", "volume", id, "error", err)
+	}
+	token, _ := sit.Granted(ask)
+	return volume.Outcome{Token: token, Since: sit.Hold.Value.Since}
+}
+
+// confirm records the attachment in the cluster.
+func (s *Service) confirm(ctx context.Context, r volume.Record) volume.Outcome {
+	who, err := s.asker()
+	if err != nil {
+		return unsent(volume.Confirm, err)
+	}
+
+	_, err = s.decide(ctx, r.Volume.ID, func(sit shared.Situation) (shared.Txn, error) { return sit.Confirm(who, r.Node.Hold.Operation) })
+	s.takeCached(r.Volume.ID)
+	return s.checkedHold(ctx, r, volume.Confirm, err)
+}
+
+// giveUp ends the hold of this host.
+func (s *Service) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
+	id := r.Volume.ID
+	s.stopAwaiting(id)
+	if r.Node.Hold.Lost {
+		s.markStray(id) // this host may have another hold, which is given up next
+		return volume.Outcome{}
+	}
+
+	who, err := s.asker()
+	if err != nil {
+		return unsent(volume.GiveUp, err)
+	}
+
+	s.setEnding(id, r.Node.Hold.Operation)
+	_, err = s.decide(ctx, id, func(sit shared.Situation) (shared.Txn, error) {
+		return sit.GiveUp(who, r.Node.Hold.Operation, time.Now().UTC())
+	})
+	s.takeCached(id)
+	if err != nil {
+		return outcome(volume.GiveUp, err)
+	}
+	return volume.Outcome{}
+}
+
+// announced makes a ControllerPublishVolume or ControllerUnpublishVolume. It announces the call in
+// the cluster before. The admission has already announced the first ControllerPublishVolume.
+func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome {
+	who, err := s.asker()
+	if err != nil {
+		return unsent(a.Kind, err)
+	}
+
+	announced := shared.AnnouncedCall{
+		Asker: who, Operation: r.Node.Hold.Operation, Call: a.Kind, Target: s.Node, NodeID: a.NodeID, Now: time.Now().UTC(),
+	}
+	if !s.justAdmitted(r, a, announced) {
+		_, err := s.decide(ctx, r.Volume.ID, func(sit shared.Situation) (shared.Txn, error) { return sit.BeginAttachmentCall(announced) })
+		if err != nil {
+			s.checkedHold(ctx, r, a.Kind, err)
+			return unsent(a.Kind, err)
+		}
+	}
+
+	s.countCall(1)
+	out := s.Host.Do(ctx, r, a, p)
+	s.countCall(-1)
+	if out.Err == nil || out.Err.Uncertain() && !out.Unsent {
+		return out // the call ends with the next step of the volume
+	}
+
+	if _, err := s.decide(ctx, r.Volume.ID, func(sit shared.Situation) (shared.Txn, error) {
+		return sit.EndAttachmentCall(who, announced.Operation)
+	}); err != nil {
+		s.Log.Warn("cannot end an announced call in the cluster; the next step of the volume ends it", "volume", r.Volume.ID, "call", a.Kind, "error", err)
+	}
+	s.takeCached(r.Volume.ID)
+	return out
+}
+
+// justAdmitted reports whether the last transaction about the volume was the admission of this host,
+// which has announced the call.
+func (s *Service) justAdmitted(r volume.Record, a volume.Action, c shared.AnnouncedCall) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	sit, ok := s.cached[r.Volume.ID]
+	announced := sit.Call.Value
+	first := r.Node.Attached == volume.Absent && a.Kind == call.ControllerPublish
+	same := announced.Operation == c.Operation && announced.Incarnation == c.Incarnation && announced.NodeID == c.NodeID
+	return ok && first && sit.Call.Exists() && same
+}
+
+// checkedHold returns the outcome of a decision that compares the hold. If the hold is lost, the
+// record learns that.
+func (s *Service) checkedHold(ctx context.Context, r volume.Record, step call.Method, err error) volume.Outcome {
+	if err == nil {
+		return volume.Outcome{}
+	}
+
+	if errors.Is(err, shared.ErrHoldLost) {
+		if lerr := s.lose(ctx, r.Key(), r.Node.Hold.Token); lerr != nil {
+			err = errors.Join(err, lerr)
+		}
+	}
+
+	return outcome(step, err)
+}
+
+// outcome returns the outcome of a step that failed in the cluster.
+func outcome(step call.Method, err error) volume.Outcome {
+	var ce *volume.CallError
+	if errors.As(err, &ce) {
+		return volume.Outcome{Err: ce}
+	}
+
+	failed := &volume.CallError{Step: string(step), Code: volume.CodeHost, Message: err.Error(), Retry: volume.RetryBackoff, Answered: true}
+	var refused *volume.Error
+	switch {
+	case errors.Is(err, shared.ErrUnknownOutcome):
+		failed.Answered = false
+	case errors.As(err, &refused) && !errors.Is(err, shared.ErrUnregistered) && !errors.Is(err, shared.ErrHoldLost) && !errors.Is(err, volume.ErrPluginUnavailable):
+		failed.Retry, failed.Remedy = volume.RetryChange, refused.Remedy
+	default:
+		return volume.Outcome{Err: failed, Unsent: true}
+	}
+
+	return volume.Outcome{Err: failed}
+}
+
+// unsent returns the outcome of a step that failed before it changed anything.
+func unsent(step call.Method, err error) volume.Outcome {
+	out := outcome(step, err)
+	out.Unsent = true
+	return out
+}

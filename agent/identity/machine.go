@@ -1,0 +1,32 @@
+package identity
+
+import (
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/untrusted"
+)
+
+// These files identify the installation and the hardware of a host. The second one does not exist on
+// every machine, and only root can read it.
+const (
+	machineIDFile = "/etc/machine-id"
+	productFile   = "/sys/class/dmi/id/product_uuid"
+)
+
+// mostIDBytes is the maximum size of these files. They contain a UUID and a newline.
+const mostIDBytes = 128
+
+// Machine identifies this machine to a cluster. A value that the machine does not have is empty.
+func Machine() shared.Machine {
+	return shared.Machine{ID: firstLine(machineIDFile), DMI: firstLine(productFile)}
+}
+
+// firstLine returns the contents of a small file, or "" if the file cannot be read.
+func firstLine(path string) string {
+	raw, err := untrusted.ReadFile(path, mostIDBytes)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
+}

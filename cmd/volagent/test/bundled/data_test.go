@@ -1,0 +1,170 @@
+package bundled_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/volagent/volagent/agent/etcd/wire"
+	"github.com/volagent/volagent/volmgr/shared"
+)
+
+// TestRestore checks that a restore brings back the data of a backup, in a new epoch and with a
+// greater revision, and suspends the cluster until a person resumes it.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.first()
+	r.join(2)
+	r.votes([]int{1}, []int{2})
+
+	c := r.client(1)
+	put := func(key string) int64 {
+		t.Helper()
+		resp, err := c.Put(t.Context(), key, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Header.Revision
+	}
+	put("/volagent/v1/volumes/old")
+	file := filepath.Join(r.dir, "backup")
+	r.must(1, "", "backup", file)
+	r.refused(1, 4, "the file exists", "", "backup", file)
+	r.must(1, "", "backup", file, "--force")
+	newest := put("/volagent/v1/volumes/new")
+
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := filepath.Join(r.dir, "damaged")
+	raw[len(raw)/2] ^= 1
+	if err := os.WriteFile(damaged, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(damaged+"2", raw[:len(raw)-100], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.refused(1, 2, "is damaged", "", "restore", damaged)
+	r.refused(1, 2, "not a complete backup", "", "restore", damaged+"2")
+	r.kill(1)
+
+	r.must(1, "", "restore", file)
+	r.kill(2)
+	r.start(1)
+	r.wait("the restored cluster has no leader", func(st wire.ClusterStatus) bool { return st.Quorum })
+	st := r.status(1)
+	if time.Since(time.Unix(st.Epoch, 0)) > 10*time.Minute || !strings.HasPrefix(st.Suspended, "restored at ") || len(st.Problems) == 0 {
+		t.Errorf("after the restore: %+v", st)
+	}
+	r.problem(1, "single-writer volumes are suspended", "volctl cluster resume")
+
+	c = r.client(1)
+	got, err := c.Get(t.Context(), "/volagent/v1/volumes/old")
+	if err != nil || len(got.Kvs) != 1 || got.Header.Revision < newest+1_000_000 {
+		t.Errorf("the old key: %v, %v", got, err)
+	}
+	if got, err := c.Get(t.Context(), "/volagent/v1/volumes/new"); err != nil || len(got.Kvs) != 0 {
+		t.Errorf("the new key: %v, %v", got, err)
+	}
+	if _, err := c.Get(t.Context(), "x", clientv3.WithRev(newest)); err == nil {
+		t.Error("the revisions before the restore are not compacted")
+	}
+
+	r.must(1, "", "resume")
+	r.refused(1, 4, "not suspended", "", "resume")
+	meta, err := c.Get(t.Context(), "/volagent/v1/meta")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m shared.Meta
+	if err := json.Unmarshal(meta.Kvs[0].Value, &m); err != nil || m.Suspended != "" || m.EpochTail == "" || m.ClusterID != st.ClusterID {
+		t.Errorf("after the resume: %s, %v", meta.Kvs[0].Value, err)
+	}
+	r.must(1, "", "restored")
+	if after := r.status(1); after.Epoch <= st.Epoch || after.Suspended == "" {
+		t.Errorf("after restored: %+v", after)
+	}
+	r.must(1, "", "resume")
+
+	r.must(2, "", "leave", "--forget")
+	r.must(1, "", "remove", "h2")
+	r.join(2)
+	r.votes([]int{1}, []int{2})
+}
+
+// TestFull checks that a full etcd is reported with the command that helps, and that the command
+// helps.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.first("--quota", "16MiB")
+	c := r.client(1)
+	full := false
+	for range 100 {
+		if _, err := c.Put(t.Context(), "fill", strings.Repeat("x", 1<<20)); err != nil {
+			full = strings.Contains(err.Error(), "database space exceeded")
+			break
+		}
+	}
+	if !full {
+		t.Fatal("etcd is not full")
+	}
+	r.problem(1, "etcd is full", "volctl cluster compact")
+	res := r.try(1, "", "token")
+	if res.Code != 4 || !strings.Contains(res.Err, "etcd is full") || !strings.Contains(res.Err, "hint: volctl cluster compact") {
+		t.Errorf("a token of a full cluster: %+v", res)
+	}
+
+	r.must(1, "", "compact")
+	for _, p := range r.status(1).Problems {
+		if strings.Contains(p.Text, "full") {
+			t.Errorf("after compact: %+v", p)
+		}
+	}
+	r.must(1, "", "token")
+}
+
+// TestHolds checks that a host with holds cannot leave and is not removed.
+func TestHolds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.first()
+	r.join(2, "--client")
+	key := "/volagent/v1/" + shared.HoldKey("h2", "db")
+	c := r.client(1)
+	if _, err := c.Put(t.Context(), key, "{}"); err != nil {
+		t.Fatal(err)
+	}
+	r.refused(1, 4, `holds 1 shared volumes (db)`, "", "remove", "h2")
+	r.refused(2, 4, `holds 1 shared volumes (db)`, "", "leave")
+	if _, err := c.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	r.must(2, "", "leave")
+	if st := r.status(1); len(st.Hosts) != 1 {
+		t.Errorf("after the leave: %+v", st.Hosts)
+	}
+	r.refused(1, 3, "has no host", "", "remove", "h2")
+}
+
+// TestUpgrade checks the raise of the schema, and that nothing is upgraded while a member is away.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.first()
+	if out := r.must(1, "", "upgrade"); !strings.Contains(out, "all members run etcd 3.7") || !strings.Contains(out, "the cluster has schema 1") {
+		t.Errorf("upgrade: %s", out)
+	}
+	r.join(2)
+	r.votes([]int{1}, []int{2})
+	r.kill(2)
+	r.wait("the dead member looks healthy", func(st wire.ClusterStatus) bool { return !st.Hosts[1].Healthy })
+	r.refused(1, 4, `member "h2" is not healthy`, "", "upgrade")
+}
