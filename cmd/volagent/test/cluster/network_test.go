@@ -130,7 +130,7 @@ func TestEtcd(t *testing.T) {
 	h1, h2 := l.Hosts[0], l.Hosts[1]
 	for _, h := range l.Hosts {
 		for i := range l.Etcd {
-			expectHealth(t, h, i, true)
+			expectHealth(l, h, i, true)
 		}
 		raw, err := os.ReadFile(h.Dir + "/volagent.yaml")
 		if err != nil || !strings.Contains(string(raw), "endpoints: [https://10.77.0.101:2379, https://10.77.0.102:2379,") {
@@ -140,14 +140,14 @@ func TestEtcd(t *testing.T) {
 
 	e1 := l.Etcd[0]
 	l.Cut(e1.Host, h1)
-	expectHealth(t, h1, 0, false)
-	expectHealth(t, h1, 1, true)
-	expectHealth(t, h2, 0, true)
+	expectHealth(l, h1, 0, false)
+	expectHealth(l, h1, 1, true)
+	expectHealth(l, h2, 0, true)
 	l.Heal()
-	expectHealth(t, h1, 0, true)
+	expectHealth(l, h1, 0, true)
 
 	e1.Freeze()
-	expectHealth(t, h2, 0, false)
+	expectHealth(l, h2, 0, false)
 	h2.Await("the others to have a leader", func() bool { return l.Etcd[1].Leads() || l.Etcd[2].Leads() })
 	e1.Thaw()
 	e1.AwaitReady()
@@ -160,7 +160,7 @@ func TestEtcd(t *testing.T) {
 	l.Etcd[1].AwaitReady()
 	e1.Host.Reboot()
 	e1.Start()
-	expectHealth(t, h2, 0, true)
+	expectHealth(l, h2, 0, true)
 }
 
 // TestEtcdOnHosts checks that the members of etcd can be on the hosts of the agents.
@@ -168,23 +168,23 @@ func TestEtcdOnHosts(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, 2, lab.WithEtcd(1), lab.EtcdOnHosts())
 	h1 := l.Hosts[0]
-	expectHealth(t, h1, 0, true)
-	expectHealth(t, l.Hosts[1], 0, true)
+	expectHealth(l, h1, 0, true)
+	expectHealth(l, l.Hosts[1], 0, true)
 	h1.Reboot()
 	if l.Etcd[0].Runs() {
 		t.Error("etcd outlived the reboot of its host")
 	}
 	l.Etcd[0].Start()
-	expectHealth(t, l.Hosts[1], 0, true)
+	expectHealth(l, l.Hosts[1], 0, true)
 }
 
 // expectHealth asserts that a client on a host reaches a healthy member of etcd, or that it does not
 // within a second.
-func expectHealth(t *testing.T, h *lab.Host, member int, want bool) {
-	t.Helper()
-	cert, err := tls.LoadX509KeyPair(h.Lab().Files.Cert, h.Lab().Files.Key)
+func expectHealth(l *lab.Lab, h *lab.Host, member int, want bool) {
+	l.T.Helper()
+	cert, err := tls.LoadX509KeyPair(l.Files.Cert, l.Files.Key)
 	h.Must(err)
-	ca, err := os.ReadFile(h.Lab().Files.CA)
+	ca, err := os.ReadFile(l.Files.CA)
 	h.Must(err)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
@@ -196,7 +196,7 @@ func expectHealth(t *testing.T, h *lab.Host, member int, want bool) {
 		DialContext: h.Dial, DisableKeepAlives: true,
 		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
 	}}
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, h.Lab().Endpoints()[member]+"/health", http.NoBody)
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, l.Endpoints()[member]+"/health", http.NoBody)
 	h.Must(err)
 	var text []byte
 	resp, err := client.Do(req)
@@ -205,6 +205,6 @@ func expectHealth(t *testing.T, h *lab.Host, member int, want bool) {
 		h.Must(resp.Body.Close())
 	}
 	if healthy := strings.Contains(string(text), `"health":"true"`); healthy != want {
-		t.Errorf("%s finds member %d healthy: %t (%q, %v)", h.Name, member, healthy, text, err)
+		l.T.Errorf("%s finds member %d healthy: %t (%q, %v)", h.Name, member, healthy, text, err)
 	}
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // namespaces describes the network and mount namespaces that the tests have made and that still
-// exist. The kernel removes such a namespace once it has no process and no thread, and no process has
-// it open. namespaces therefore looks at the threads and descriptors of this process, and at the
-// processes below it.
+// exist. The kernel keeps a namespace while a thread is in it, or a descriptor refers to it. namespaces
+// therefore looks at the threads and descriptors of this process. It also looks at the processes below
+// this process.
 func namespaces() []string {
 	var found []string
 	for _, kind := range []string{"net", "mnt"} {

@@ -27,51 +27,17 @@ const (
 type Member struct {
 	Host *Host // the host on which the member runs
 
-	lab     *Lab
+	initial string // all members with their URLs, as etcd's flag --initial-cluster takes them
+	server  Files  // of the servers
 	process *Process
 }
 
 // Files are the paths of the PEM files with which a client connects to etcd.
 type Files struct{ CA, Cert, Key string }
 
-// setUpEtcd makes the certificates of etcd, starts all members, and waits until they serve requests.
-func (l *Lab) setUpEtcd() {
-	l.T.Helper()
-	var addresses []string
-	for _, m := range l.Etcd {
-		addresses = append(addresses, m.Host.Address)
-	}
-
-	ca := etcdtest.NewCA(l.T)
-	l.server.CA, l.Files.CA = ca.File, ca.File
-	l.server.Cert, l.server.Key = ca.Issue("server", addresses...)
-	l.Files.Cert, l.Files.Key = ca.Issue("agent")
-	for _, m := range l.Etcd {
-		l.T.Cleanup(m.showLog)
-		m.Launch()
-	}
-	for _, m := range l.Etcd {
-		m.AwaitReady()
-	}
-}
-
-// Endpoints returns the URLs of all members of etcd for clients.
-func (l *Lab) Endpoints() (urls []string) {
-	for _, m := range l.Etcd {
-		urls = append(urls, m.url("https", clientPort))
-	}
-	return urls
-}
-
-// ClusterSection returns the section "cluster" of the configuration of an agent.
-func (l *Lab) ClusterSection() string {
-	return fmt.Sprintf("cluster:\n  endpoints: [%s]\n  ca: %s\n  cert: %s\n  key: %s\n",
-		strings.Join(l.Endpoints(), ", "), l.Files.CA, l.Files.Cert, l.Files.Key)
-}
-
 // Start starts the member again and waits until it serves requests.
 func (m *Member) Start() {
-	m.lab.T.Helper()
+	m.Host.T.Helper()
 	m.Launch()
 	m.AwaitReady()
 }
@@ -79,23 +45,23 @@ func (m *Member) Start() {
 // Launch starts the member again and does not wait for it. A member serves requests only while it
 // reaches the majority of the members.
 func (m *Member) Launch() {
-	m.lab.T.Helper()
+	m.Host.T.Helper()
 	if m.Runs() {
-		m.lab.T.Fatalf("etcd already runs on %s", m.Host.Name)
+		m.Host.T.Fatalf("etcd already runs on %s", m.Host.Name)
 	}
 	log, err := os.OpenFile(m.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	m.Host.Must(err)
 	defer log.Close()
-	m.process = m.Host.Spawn(log, append([]string{etcdtest.Binary(m.lab.T)}, m.flags()...)...)
+	m.process = m.Host.Spawn(log, append([]string{etcdtest.Binary(m.Host.T)}, m.flags()...)...)
 }
 
 // AwaitReady waits until the member serves linearizable requests.
 func (m *Member) AwaitReady() {
-	m.lab.T.Helper()
+	m.Host.T.Helper()
 	m.Host.Await("etcd on "+m.Host.Name+" to serve requests", func() bool {
-		m.lab.T.Helper()
+		m.Host.T.Helper()
 		if !m.Runs() {
-			m.lab.T.Fatalf("etcd on %s has ended", m.Host.Name)
+			m.Host.T.Fatalf("etcd on %s has ended", m.Host.Name)
 		}
 		return strings.Contains(m.get("/health"), `"health":"true"`)
 	})
@@ -111,25 +77,25 @@ func (m *Member) Runs() bool { return m.process != nil && !m.process.Ended() }
 
 // Stop stops the member with SIGTERM and waits for its end.
 func (m *Member) Stop() {
-	m.lab.T.Helper()
+	m.Host.T.Helper()
 	_ = m.process.End(syscall.SIGTERM) // etcd ends with the signal
 }
 
 // Kill kills the member with SIGKILL and waits for its end.
 func (m *Member) Kill() {
-	m.lab.T.Helper()
+	m.Host.T.Helper()
 	_ = m.process.End(syscall.SIGKILL)
 }
 
 // Freeze suspends the member. The kernel still accepts connections for it.
 func (m *Member) Freeze() {
-	m.lab.T.Helper()
+	m.Host.T.Helper()
 	harness.Freeze(m.Host.Host, m.process.Process)
 }
 
 // Thaw ends Freeze.
 func (m *Member) Thaw() {
-	m.lab.T.Helper()
+	m.Host.T.Helper()
 	m.Host.Must(m.process.Signal(syscall.SIGCONT))
 }
 
@@ -158,11 +124,6 @@ func (m *Member) url(scheme string, port int) string {
 
 // flags returns the command line of the member.
 func (m *Member) flags() []string {
-	var initial []string
-	for _, other := range m.lab.Etcd {
-		initial = append(initial, other.Host.Name+"="+other.url("http", peerPort))
-	}
-	files := m.lab.server
 	return []string{
 		"--name=" + m.Host.Name,
 		"--data-dir=" + filepath.Join(m.Host.Dir, "etcd"),
@@ -171,8 +132,8 @@ func (m *Member) flags() []string {
 		"--listen-peer-urls=" + m.url("http", peerPort),
 		"--initial-advertise-peer-urls=" + m.url("http", peerPort),
 		"--listen-metrics-urls=" + m.url("http", metricsPort),
-		"--initial-cluster=" + strings.Join(initial, ","),
-		"--trusted-ca-file=" + files.CA, "--client-cert-auth", "--cert-file=" + files.Cert, "--key-file=" + files.Key,
+		"--initial-cluster=" + m.initial,
+		"--trusted-ca-file=" + m.server.CA, "--client-cert-auth", "--cert-file=" + m.server.Cert, "--key-file=" + m.server.Key,
 		"--quota-backend-bytes=268435456",
 		"--log-level=warn",
 	}
@@ -183,9 +144,9 @@ func (m *Member) logFile() string { return filepath.Join(m.Host.Dir, "etcd.log")
 
 // showLog prints the last lines of the member's log if the test has failed.
 func (m *Member) showLog() {
-	if !m.lab.T.Failed() {
+	if !m.Host.T.Failed() {
 		return
 	}
 	raw, err := os.ReadFile(m.logFile())
-	m.lab.T.Logf("etcd on %s (%v):\n%s", m.Host.Name, err, raw[max(0, len(raw)-4096):])
+	m.Host.T.Logf("etcd on %s (%v):\n%s", m.Host.Name, err, raw[max(0, len(raw)-4096):])
 }

@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +29,7 @@ type Host struct {
 	// PowerOn. With the values of another host, the host is a clone.
 	MachineID, ProductUUID string
 
-	lab      *Lab
+	network  *network
 	number   int    // the last byte of the addresses
 	identity string // a directory with files such as /etc/machine-id; not in Dir, because they are mounted
 	space    *space // nil while the host is off
@@ -112,6 +112,24 @@ func (h *Host) WriteFile(path string, raw []byte) error {
 	return h.Enter(func() error { return os.WriteFile(path, raw, 0o644) })
 }
 
+// Spawn starts a process on the host. It ends at the latest when the host is switched off. Its output
+// goes to the writer, which may be nil.
+func (h *Host) Spawn(output io.Writer, argv ...string) *Process {
+	h.T.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = h.Env, output, output
+	h.Must(h.Enter(cmd.Start))
+	p := watch(h.T, cmd)
+	h.started = append(h.started, p)
+	return p
+}
+
+// StartSleeper starts a process that only sleeps and whose working directory is dir.
+func (h *Host) StartSleeper(dir string) *Process {
+	h.T.Helper()
+	return h.Spawn(nil, "env", "-C", dir, "sleep", "infinity")
+}
+
 // Dial connects to an address from the host. It can be the dialer of a client in the test, which then
 // is a client on the host.
 func (h *Host) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -141,16 +159,3 @@ func (h *Host) Thaw() {
 	h.T.Helper()
 	h.Must(h.Cmd.Process.Signal(syscall.SIGCONT))
 }
-
-// JoinCluster writes the section "cluster" into the configuration of the host. The agent uses the
-// lab's etcd after its next start.
-func (h *Host) JoinCluster() {
-	h.T.Helper()
-	file := filepath.Join(h.Dir, "volagent.yaml")
-	raw, err := os.ReadFile(file)
-	h.Must(err)
-	h.Must(os.WriteFile(file, append(raw, h.lab.ClusterSection()...), 0o644))
-}
-
-// Lab returns the lab of the host.
-func (h *Host) Lab() *Lab { return h.lab }

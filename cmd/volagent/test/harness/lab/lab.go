@@ -20,9 +20,13 @@ package lab
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/agent/cluster/etcdtest"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
@@ -35,13 +39,11 @@ type Lab struct {
 
 	Files Files // with which a client connects to etcd
 
-	all    []*Host // with the hosts of etcd
-	bridge *space
-	cuts   map[cut]bool // the directions in which no packets pass
-	server Files        // of the members of etcd
+	all     []*Host // with the hosts of etcd
+	network *network
 }
 
-// Option changes what New makes.
+// Option changes the lab that New makes.
 type Option func(*options)
 
 type options struct {
@@ -73,8 +75,7 @@ func New(t testing.TB, hosts int, opts ...Option) *Lab {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	l := &Lab{T: t, cuts: map[cut]bool{}}
-	l.bridge = newBridge(t)
+	l := &Lab{T: t, network: startNetwork(t)}
 	for i := range hosts {
 		l.Hosts = append(l.Hosts, l.newHost(fmt.Sprintf("h%d", i+1), 1+i, o))
 	}
@@ -82,9 +83,9 @@ func New(t testing.TB, hosts int, opts ...Option) *Lab {
 	for i := range o.members {
 		if !o.onHosts {
 			l.all = append(l.all, l.newHost(fmt.Sprintf("e%d", i+1), 101+i, o))
-			l.Etcd = append(l.Etcd, &Member{Host: l.all[len(l.all)-1], lab: l})
+			l.Etcd = append(l.Etcd, &Member{Host: l.all[len(l.all)-1]})
 		} else {
-			l.Etcd = append(l.Etcd, &Member{Host: l.Hosts[i], lab: l})
+			l.Etcd = append(l.Etcd, &Member{Host: l.Hosts[i]})
 		}
 	}
 
@@ -93,10 +94,27 @@ func New(t testing.TB, hosts int, opts ...Option) *Lab {
 	}
 	if o.clustered {
 		for _, h := range l.Hosts {
-			h.JoinCluster()
+			l.JoinCluster(h)
 		}
 	}
 	return l
+}
+
+// startNetwork makes a network and removes it at the end of the test.
+func startNetwork(t testing.TB) *network {
+	t.Helper()
+	n, err := newNetwork()
+	if n != nil {
+		t.Cleanup(func() {
+			if err := n.close(); err != nil {
+				t.Errorf("cannot remove the network: %v", err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // newHost makes a host and switches it on.
@@ -104,7 +122,7 @@ func (l *Lab) newHost(name string, number int, o options) *Host {
 	l.T.Helper()
 	h := &Host{
 		Host: harness.NewHost(l.T), Name: name, Address: fmt.Sprintf("10.77.0.%d", number),
-		MachineID: randomHex(16), lab: l, number: number, identity: l.T.TempDir(),
+		MachineID: randomHex(16), network: l.network, number: number, identity: l.T.TempDir(),
 	}
 	if !o.noDMI {
 		h.ProductUUID = randomUUID()
@@ -114,4 +132,52 @@ func (l *Lab) newHost(name string, number int, o options) *Host {
 	h.T.Cleanup(h.end)
 	h.PowerOn()
 	return h
+}
+
+// setUpEtcd makes the certificates of etcd, starts all members, and waits until they serve requests.
+func (l *Lab) setUpEtcd() {
+	l.T.Helper()
+	var addresses, initial []string
+	for _, m := range l.Etcd {
+		addresses = append(addresses, m.Host.Address)
+		initial = append(initial, m.Host.Name+"="+m.url("http", peerPort))
+	}
+
+	ca := etcdtest.NewCA(l.T)
+	server := Files{CA: ca.File}
+	server.Cert, server.Key = ca.Issue("server", addresses...)
+	l.Files.CA = ca.File
+	l.Files.Cert, l.Files.Key = ca.Issue("agent")
+	for _, m := range l.Etcd {
+		m.initial, m.server = strings.Join(initial, ","), server
+		l.T.Cleanup(m.showLog)
+		m.Launch()
+	}
+	for _, m := range l.Etcd {
+		m.AwaitReady()
+	}
+}
+
+// Endpoints returns the URLs of all members of etcd for clients.
+func (l *Lab) Endpoints() (urls []string) {
+	for _, m := range l.Etcd {
+		urls = append(urls, m.url("https", clientPort))
+	}
+	return urls
+}
+
+// ClusterSection returns the section "cluster" of the configuration of an agent.
+func (l *Lab) ClusterSection() string {
+	return fmt.Sprintf("cluster:\n  endpoints: [%s]\n  ca: %s\n  cert: %s\n  key: %s\n",
+		strings.Join(l.Endpoints(), ", "), l.Files.CA, l.Files.Cert, l.Files.Key)
+}
+
+// JoinCluster writes the section "cluster" into the configuration of a host. The agent uses the lab's
+// etcd after its next start.
+func (l *Lab) JoinCluster(h *Host) {
+	h.T.Helper()
+	file := filepath.Join(h.Dir, "volagent.yaml")
+	raw, err := os.ReadFile(file)
+	h.Must(err)
+	h.Must(os.WriteFile(file, append(raw, l.ClusterSection()...), 0o644))
 }

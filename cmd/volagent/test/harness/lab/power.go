@@ -26,7 +26,7 @@ func (h *Host) PowerOn() {
 	// The thread of enter is in another pid namespace, so only a command can mount this /proc.
 	h.Must(h.space.run("", "mount", "-t", "proc", "proc", "/proc"))
 	h.Must(h.Enter(h.setIdentity))
-	h.lab.plugIn(h)
+	h.Must(h.network.plugIn(h.port()))
 }
 
 // PowerOff switches the host off. It first disconnects the host, so that no other host receives a
@@ -34,7 +34,7 @@ func (h *Host) PowerOn() {
 // survive.
 func (h *Host) PowerOff() {
 	h.T.Helper()
-	h.lab.pullOut(h)
+	h.Must(h.network.pullOut(h.port()))
 	h.Must(h.powerOff())
 	harness.RemoveRuntimeFiles(h.Host)
 }
@@ -44,6 +44,11 @@ func (h *Host) Reboot() {
 	h.T.Helper()
 	h.PowerOff()
 	h.PowerOn()
+}
+
+// port returns the end of the network in the namespaces of the host.
+func (h *Host) port() port {
+	return port{name: h.Name, number: h.number, address: h.Address, space: h.space}
 }
 
 // powerOff kills all processes of the host and removes its namespaces.

@@ -3,13 +3,13 @@ package lab
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 )
 
 // Process is a process that a test has started on a host.
@@ -17,36 +17,25 @@ type Process struct {
 	*os.Process     // with the pid that the test sees
 	Inner       int // the pid that the host sees
 
-	h     *Host
+	t     testing.TB
 	ended chan struct{} // closed when the process has ended
 	err   error         // how the process ended; valid after ended is closed
 }
 
-// Spawn starts a process on the host. It ends at the latest when the host is switched off. The output
-// goes to the writer, which may be nil.
-func (h *Host) Spawn(output io.Writer, argv ...string) *Process {
-	h.T.Helper()
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = h.Env, output, output
-	h.Must(h.Enter(cmd.Start))
-	p := &Process{Process: cmd.Process, h: h, ended: make(chan struct{})}
+// watch returns the process of a command that has been started in another pid namespace. It waits for
+// the end of the process in the background.
+func watch(t testing.TB, cmd *exec.Cmd) *Process {
+	t.Helper()
 	pids := allPIDs(cmd.Process.Pid)
 	if len(pids) < 2 {
-		h.T.Fatalf("process %d is not on %s: %v", cmd.Process.Pid, h.Name, pids)
+		t.Fatalf("process %d is in no other pid namespace: %v", cmd.Process.Pid, pids)
 	}
-	p.Inner = pids[1]
+	p := &Process{Process: cmd.Process, Inner: pids[1], t: t, ended: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
 		close(p.ended)
 	}()
-	h.started = append(h.started, p)
 	return p
-}
-
-// StartSleeper starts a process that only sleeps and whose working directory is dir.
-func (h *Host) StartSleeper(dir string) *Process {
-	h.T.Helper()
-	return h.Spawn(nil, "env", "-C", dir, "sleep", "infinity")
 }
 
 // Owner returns the value of the flag --owner that makes the process the owner of a claim.
@@ -65,8 +54,10 @@ func (p *Process) Ended() bool {
 // End sends a signal to the process, which must still run, and waits for its end. It returns the error
 // of exec.Cmd.Wait.
 func (p *Process) End(sig syscall.Signal) error {
-	p.h.T.Helper()
-	p.h.Must(p.Signal(sig))
+	p.t.Helper()
+	if err := p.Signal(sig); err != nil {
+		p.t.Fatalf("cannot send %v to process %d: %v", sig, p.Pid, err)
+	}
 	<-p.ended
 	return p.err
 }
