@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/cmd/volagent/test/harness/lab"
 )
 
@@ -25,7 +26,7 @@ func TestHosts(t *testing.T) {
 		}
 	}
 
-	h1.MustRun("mkdir", "/tmp/"+filepath.Base(h1.Dir)+"/mnt")
+	h1.MustRun("mkdir", h1.Dir+"/mnt")
 	h1.MustRun("mount", "-t", "tmpfs", "tmpfs", h1.Dir+"/mnt")
 	h1.Must(h1.WriteFile(h1.Dir+"/mnt/file", []byte("seen")))
 	if got := readFile(h1, h1.Dir+"/mnt/file"); got != "seen" {
@@ -45,7 +46,7 @@ func TestHosts(t *testing.T) {
 	if h1.Run("kill", "-0", fmt.Sprint(p.Inner)).Code != 0 || h1.Place.PID(p.Inner) != p.Pid {
 		t.Errorf("the process has the pids %d and %d, and the host finds %d", p.Inner, p.Pid, h1.Place.PID(p.Inner))
 	}
-	if out := h2.MustRun("ps", "-e", "-o", "args="); strings.Contains(out, "infinity") != strings.Contains(out, "sleep") || strings.Count(out, "sleep") != 1 {
+	if out := h2.MustRun("ps", "-e", "-o", "args="); strings.Count(out, "sleep infinity") != 1 {
 		t.Errorf("h2 sees processes that are not its own:\n%s", out)
 	}
 	if err := p.End(syscall.SIGTERM); err == nil || !p.Ended() {
@@ -125,6 +126,25 @@ func TestAgents(t *testing.T) {
 	}
 	if !slices.Equal(h1.Claims(), []string{"data h1"}) || !slices.Equal(h2.Claims(), []string{"data h2"}) {
 		t.Errorf("claims are %q and %q", h1.Claims(), h2.Claims())
+	}
+
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", h1.PluginPID("local"))); err != nil || exe != harness.BinDir+"/volagent" {
+		t.Errorf("the plugin's pid is that of %q, %v", exe, err)
+	}
+	h1.Freeze()
+	answer := h1.StartVolctl("claim", "list")
+	h2.Volctl("claim", "list") // takes about as long
+	if len(answer) > 0 {
+		t.Errorf("a frozen agent answers: %v", <-answer)
+	}
+	h1.Thaw()
+	if r := <-answer; r.Code != 0 {
+		t.Errorf("after it was frozen, the agent answers %v", r)
+	}
+	h1.Stop()
+	h1.Start("local")
+	if !slices.Equal(h1.Claims(), []string{"data h1"}) {
+		t.Errorf("after a restart, claims are %q", h1.Claims())
 	}
 }
 

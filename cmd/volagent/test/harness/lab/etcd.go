@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/volagent/volagent/agent/cluster/etcdtest"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
@@ -27,6 +26,7 @@ const (
 type Member struct {
 	Host *Host // the host on which the member runs
 
+	binary  string // the path of the program
 	initial string // all members with their URLs, as etcd's flag --initial-cluster takes them
 	server  Files  // of the servers
 	process *Process
@@ -52,7 +52,7 @@ func (m *Member) Launch() {
 	log, err := os.OpenFile(m.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	m.Host.Must(err)
 	defer log.Close()
-	m.process = m.Host.Spawn(log, append([]string{etcdtest.Binary(m.Host.T)}, m.flags()...)...)
+	m.process = m.Host.Spawn(log, append([]string{m.binary}, m.flags()...)...)
 }
 
 // AwaitReady waits until the member serves linearizable requests.

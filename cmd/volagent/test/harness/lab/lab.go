@@ -143,13 +143,13 @@ func (l *Lab) setUpEtcd() {
 		initial = append(initial, m.Host.Name+"="+m.url("http", peerPort))
 	}
 
-	ca := etcdtest.NewCA(l.T)
+	binary, ca := etcdtest.Binary(l.T), etcdtest.NewCA(l.T)
 	server := Files{CA: ca.File}
 	server.Cert, server.Key = ca.Issue("server", addresses...)
 	l.Files.CA = ca.File
 	l.Files.Cert, l.Files.Key = ca.Issue("agent")
 	for _, m := range l.Etcd {
-		m.initial, m.server = strings.Join(initial, ","), server
+		m.binary, m.initial, m.server = binary, strings.Join(initial, ","), server
 		l.T.Cleanup(m.showLog)
 		m.Launch()
 	}
