@@ -1,4 +1,4 @@
-// Command man writes a manual page for each command of both programs. It generates the pages from
+// Command man writes a manual page for each command of the programs. It generates the pages from
 // the help texts of the commands. Usage: go run ./scripts/man DIR
 package main
 
@@ -16,6 +16,7 @@ import (
 
 	"github.com/volagent/volagent/agent"
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/etcd"
 	"github.com/volagent/volagent/cli"
 )
 
@@ -36,7 +37,7 @@ func run(args []string) error {
 		return err
 	}
 
-	for _, root := range []*cobra.Command{agent.Command(io.Discard), cli.Command()} {
+	for _, root := range []*cobra.Command{agent.Command(io.Discard), etcd.Command(), cli.Command()} {
 		for _, cmd := range visible(root) {
 			path := filepath.Join(args[0], name(cmd)+"."+section)
 			if err := os.WriteFile(path, []byte(page(cmd, date)), 0o644); err != nil {

@@ -19,7 +19,7 @@ func apply(r Record, a Action, out Outcome) Record {
 	case a.Kind == call.ControllerExpand, a.Kind == call.NodeExpand:
 		return applyExpand(r, a, out)
 	case out.Unsent:
-		return r
+		return unsentHold(r, a)
 	}
 
 	switch a.Kind {
@@ -96,7 +96,8 @@ func applyAttachment(r Record, a Action, out Outcome) Record {
 	n := &r.Node
 	switch a.Kind {
 	case call.ControllerPublish:
-		n.Attached, n.Proven, n.Hold.Confirmed = after(out), false, false
+		n.Attached, n.Proven = after(out), false
+		n.Hold.Confirmed, n.Hold.Before = false, Kept{}
 		n.NodeID = a.NodeID
 		n.AttachedReadOnly = out.ReadOnly
 		n.PublishContext = out.PublishContext
@@ -106,7 +107,7 @@ func applyAttachment(r Record, a Action, out Outcome) Record {
 	case call.ControllerUnpublish:
 		// A shared volume needs the proof again when the host gives up its hold.
 		n.Attached, n.Proven = undone(n.Attached, out), r.Volume.Shared && n.Proven && out.Err == nil
-		n.Hold.Confirmed = false
+		n.Hold.Confirmed, n.Hold.Before = false, Kept{}
 		switch {
 		case out.Err != nil && out.Err.Uncertain():
 			// Although the plugin has answered, its storage system may still be working on the

@@ -66,9 +66,20 @@ type Hold struct {
 	// after that. A volume without ControllerPublishVolume needs no confirmation.
 	Confirmed bool `json:"confirmed,omitempty"`
 
+	// Before is the hold before the last proof of unmount. It is valid until the agent has sent a step
+	// that detaches the volume or gives up the hold.
+	Before Kept `json:"-"`
+
 	// Lost is set if the store no longer shows the hold. Another host may use the volume, so the
 	// agent only undoes the mounts on this host. It makes no controller call.
 	Lost bool `json:"lost,omitempty"`
+}
+
+// Kept is the part of a hold that a proof of unmount changes. The zero value means that no proof has
+// changed it.
+type Kept struct {
+	State     Side
+	Confirmed bool
 }
 
 // Cluster is the state of the cluster, as this host sees it.
@@ -178,7 +189,7 @@ func applyHold(r Record, a Action, out Outcome) Record {
 			r.Node.Attached = Unknown // another host has taken the attachment over, and has undone it
 		}
 	case GiveUp:
-		h.State, h.Confirmed = Failed, false
+		h.State, h.Confirmed, h.Before = Failed, false, Kept{}
 	}
 
 	return r
@@ -194,7 +205,7 @@ func applyAcquire(r Record, out Outcome) Record {
 			n.Attached = Unknown // the attachment was made under an earlier hold, which has ended
 		}
 
-		n.Hold.State, n.Hold.Confirmed = Present, false
+		n.Hold.State, n.Hold.Confirmed, n.Hold.Before = Present, false, Kept{}
 		n.Hold.Token, n.Hold.Since = out.Token, out.Since
 	case !out.Err.Answered || n.Hold.State != Absent:
 		n.Hold.State = Unknown
@@ -225,10 +236,27 @@ func proveHold(r Record) Record {
 		return r
 	}
 
+	if n.Hold.State == Present {
+		n.Hold.Before = Kept{State: Present, Confirmed: n.Hold.Confirmed}
+	}
+
 	n.Hold.Confirmed = false
 	if n.Attached == Absent && n.Staged == Absent {
 		n.Hold.State = Failed
 	}
+	return r
+}
+
+// unsentHold returns the record after a step that should detach the volume or give up its hold, but
+// sent nothing. The hold is then as it was before the proof, and serves further claims.
+func unsentHold(r Record, a Action) Record {
+	h := &r.Node.Hold
+	if h.Before == (Kept{}) || a.Kind != call.ControllerUnpublish && a.Kind != GiveUp {
+		return r
+	}
+
+	h.State, h.Confirmed = h.Before.State, h.Before.Confirmed
+	h.Before, r.Node.Proven = Kept{}, false
 	return r
 }
 

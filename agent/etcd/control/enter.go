@@ -207,8 +207,12 @@ func (r *runner) join(ctx context.Context) (any, error) {
 // again without leaving.
 func (r *runner) mayRejoin() (bool, error) {
 	s, err := r.dir.Load()
-	if err != nil || s.Role != wire.RoleClient {
+	var e *api.Error
+	switch {
+	case errors.As(err, &e): // the host is in no cluster
 		return false, nil
+	case err != nil || s.Role != wire.RoleClient:
+		return false, err
 	}
 	certPEM, err := r.dir.Read(hostdir.HostCert)
 	if err != nil {

@@ -247,10 +247,11 @@ func (d *Daemon) say(duty string, err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	switch was := d.said[duty]; {
-	case text == was:
+	was := d.said[duty]
+	switch text {
+	case was:
 		return
-	case text == "":
+	case "":
 		d.log.Info("can "+duty+" again", "before", was)
 	default:
 		d.log.Warn("cannot "+duty+"; it is tried again", "error", text)

@@ -18,12 +18,11 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
+	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/agent/etcd/hostdir"
-	"github.com/volagent/volagent/agent/etcd/member"
 	"github.com/volagent/volagent/agent/etcd/wire"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/volmgr/shared"
 )
 
 func TestMain(m *testing.M) { harness.Main(m) }
@@ -223,22 +222,37 @@ func (r *rig) problem(n int, text, fix string) {
 	r.t.Errorf("on host %d, no problem %q with the fix %q in %+v", n, text, fix, st.Problems)
 }
 
-// client returns a client of etcd with the certificate of a host's agent.
-func (r *rig) client(n int) *clientv3.Client {
+// store returns the store of a host's agent.
+func (r *rig) store(n int) shared.Store {
 	r.t.Helper()
 	d := hostdir.Dir{Data: r.data(n)}
 	s, err := d.Load()
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	config, err := member.TLS(d.Path(hostdir.CACert), d.Path(hostdir.AgentCert), d.Path(hostdir.AgentKey))
+	store, err := cluster.Open(r.t.Context(), cluster.Options{
+		Endpoints: []string{s.ClientURL()}, Prefix: s.Prefix,
+		CA: d.Path(hostdir.CACert), Cert: d.Path(hostdir.AgentCert), Key: d.Path(hostdir.AgentKey),
+	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.ClientURL()}, TLS: config, DialTimeout: limit})
-	if err != nil {
-		r.t.Fatal(err)
+	r.t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+// do executes operations in a store, and returns the revision.
+func (r *rig) do(store shared.Store, ops ...shared.Op) int64 {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
+	defer cancel()
+	for {
+		res, err := store.Do(ctx, shared.Txn{Then: ops})
+		if err == nil {
+			return res.Revision
+		}
+		if ctx.Err() != nil || !errors.Is(err, shared.ErrUnreachable) {
+			r.t.Fatal(err)
+		}
 	}
-	r.t.Cleanup(func() { _ = c.Close() })
-	return c
 }

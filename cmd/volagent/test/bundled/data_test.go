@@ -1,14 +1,14 @@
 package bundled_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/volagent/volagent/agent/etcd/wire"
 	"github.com/volagent/volagent/volmgr/shared"
@@ -23,21 +23,14 @@ func TestRestore(t *testing.T) {
 	r.join(2)
 	r.votes([]int{1}, []int{2})
 
-	c := r.client(1)
-	put := func(key string) int64 {
-		t.Helper()
-		resp, err := c.Put(t.Context(), key, "x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.Header.Revision
-	}
-	put("/volagent/v1/volumes/old")
+	c := r.store(1)
+	put := func(id string) int64 { return r.do(c, shared.Put(shared.VolumeKey(id), []byte("{}"))) }
+	put("old")
 	file := filepath.Join(r.dir, "backup")
 	r.must(1, "", "backup", file)
 	r.refused(1, 4, "the file exists", "", "backup", file)
 	r.must(1, "", "backup", file, "--force")
-	newest := put("/volagent/v1/volumes/new")
+	newest := put("new")
 
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -65,27 +58,24 @@ func TestRestore(t *testing.T) {
 	}
 	r.problem(1, "single-writer volumes are suspended", "volctl cluster resume")
 
-	c = r.client(1)
-	got, err := c.Get(t.Context(), "/volagent/v1/volumes/old")
-	if err != nil || len(got.Kvs) != 1 || got.Header.Revision < newest+1_000_000 {
-		t.Errorf("the old key: %v, %v", got, err)
+	c = r.store(1)
+	got, err := c.Range(t.Context(), shared.Volumes(), 0, 0)
+	if err != nil || len(got.KVs) != 1 || got.KVs[0].Key != shared.VolumeKey("old") || got.Revision < newest+1_000_000 {
+		t.Errorf("after the restore: %+v, %v", got, err)
 	}
-	if got, err := c.Get(t.Context(), "/volagent/v1/volumes/new"); err != nil || len(got.Kvs) != 0 {
-		t.Errorf("the new key: %v, %v", got, err)
-	}
-	if _, err := c.Get(t.Context(), "x", clientv3.WithRev(newest)); err == nil {
-		t.Error("the revisions before the restore are not compacted")
+	if _, err := c.Range(t.Context(), shared.Volumes(), 0, newest); !errors.Is(err, shared.ErrCompacted) {
+		t.Errorf("the revisions before the restore are not compacted: %v", err)
 	}
 
 	r.must(1, "", "resume")
 	r.refused(1, 4, "not suspended", "", "resume")
-	meta, err := c.Get(t.Context(), "/volagent/v1/meta")
-	if err != nil {
-		t.Fatal(err)
+	page, err := c.Range(t.Context(), shared.Span{Key: shared.MetaKey}, 0, 0)
+	if err != nil || len(page.KVs) != 1 {
+		t.Fatalf("%+v, %v", page, err)
 	}
 	var m shared.Meta
-	if err := json.Unmarshal(meta.Kvs[0].Value, &m); err != nil || m.Suspended != "" || m.EpochTail == "" || m.ClusterID != st.ClusterID {
-		t.Errorf("after the resume: %s, %v", meta.Kvs[0].Value, err)
+	if err := json.Unmarshal(page.KVs[0].Value, &m); err != nil || m.Suspended != "" || m.EpochTail == "" || m.ClusterID != st.ClusterID {
+		t.Errorf("after the resume: %s, %v", page.KVs[0].Value, err)
 	}
 	r.must(1, "", "restored")
 	if after := r.status(1); after.Epoch <= st.Epoch || after.Suspended == "" {
@@ -105,12 +95,15 @@ func TestFull(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.first("--quota", "16MiB")
-	c := r.client(1)
+	c := r.store(1)
 	full := false
 	for range 100 {
-		if _, err := c.Put(t.Context(), "fill", strings.Repeat("x", 1<<20)); err != nil {
-			full = strings.Contains(err.Error(), "database space exceeded")
+		_, err := c.Do(t.Context(), shared.Txn{Then: []shared.Op{shared.Put("fill", bytes.Repeat([]byte("x"), 1<<20))}})
+		if full = errors.Is(err, shared.ErrFull); full {
 			break
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	if !full {
@@ -137,16 +130,12 @@ func TestHolds(t *testing.T) {
 	r := newRig(t)
 	r.first()
 	r.join(2, "--client")
-	key := "/volagent/v1/" + shared.HoldKey("h2", "db")
-	c := r.client(1)
-	if _, err := c.Put(t.Context(), key, "{}"); err != nil {
-		t.Fatal(err)
-	}
+	key := shared.HoldKey("h2", "db")
+	c := r.store(1)
+	r.do(c, shared.Put(key, []byte("{}")))
 	r.refused(1, 4, `holds 1 shared volumes (db)`, "", "remove", "h2")
 	r.refused(2, 4, `holds 1 shared volumes (db)`, "", "leave")
-	if _, err := c.Delete(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
+	r.do(c, shared.Delete(key))
 	r.must(2, "", "leave")
 	if st := r.status(1); len(st.Hosts) != 1 {
 		t.Errorf("after the leave: %+v", st.Hosts)
