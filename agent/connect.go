@@ -119,7 +119,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 	a.queue = reconcile.New(queue)
 
 	a.volumes = provision.New(provision.Options{
-		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs, Shared: a.sharedDefinitions(),
+		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs, Cluster: a.sharedVolumes(), Allowed: a.c.Cluster.Allows, Node: a.node.ID,
 	})
 
 	a.files = volumefiles.New(volumefiles.Options{
@@ -197,9 +197,11 @@ func (a *Agent) connectServers(context.Context) (err error) {
 	a.status = &status.Service{
 		NodeID: a.node.ID, DataDir: a.c.DataDir, MetricsAddress: a.c.MetricsAddress, Halt: a.halt, Started: a.started,
 		Records: a.db, Plugins: a.plugins, Queue: a.queue, Tests: a.tests, Files: a.files, Volumes: a.volumes, Host: a.host, Scraped: a.scraped,
+		Cluster: a.clusterStatus,
 	}
 
 	a.metrics.Collect(metrics.Options{
+		Cluster: a.clusterMetrics(),
 		Version: api.Version, Started: a.started, Records: a.db.Volumes, Attempt: a.queue.Last,
 		Plugins: a.status.PluginMetrics, Reports: a.status.ReportMetrics, Host: a.status.HostMetrics,
 	})
@@ -216,12 +218,13 @@ func (a *Agent) connectServers(context.Context) (err error) {
 	}
 	requests := service.New(service.Options{
 		Claims: a.claims, Volumes: a.volumes, Storage: a.volumes, Snapshots: a.volumes, Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: a.plugins, Owners: a.owners,
-		Tests: a.tests, Events: a.events, Node: a.status.Node,
+		Tests: a.tests, Events: a.events, Node: a.status.Node, Self: a.node.ID, Overview: a.overview(),
 		State: &backup.Service{
 			DB: a.db, Node: a.node, Halt: a.halt, Plugins: a.plugins, Secrets: a.secrets.Of, Owners: a.owners, Queue: a.queue, Reaper: a.reaper, Events: a.events.Add,
 		},
 		Drainer: &drain.Service{
 			Store: records.Draining{WithLeftovers: records.WithLeftovers{Store: a.db}}, Claims: a.claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt, Strays: a.status.Strays,
+			Changed: a.drainChanged,
 		},
 		Doctor: facts.NewDoctor(facts.Options{
 			Root: a.c.MountRoot(), StateFile: a.c.StateFile(), Halt: a.halt, OtherDataDir: a.otherDataDir, Serving: a.c.DockerSocket != "",

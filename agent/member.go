@@ -3,17 +3,23 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/identity"
+	"github.com/volagent/volagent/agent/metrics"
+	"github.com/volagent/volagent/agent/overview"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/reconcile"
 	"github.com/volagent/volagent/agent/records"
+	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // connectCluster makes the host a member of the configured cluster. Without a configured cluster, it
@@ -33,12 +39,89 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	}
 
 	a.clusterStore = store
+	a.secrets.Allows = c.Allows
 	a.holds = hold.New(hold.Options{
 		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: identity.Machine(),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
+		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry() },
+		Status: a.sharedStatus, Draining: a.db.Draining, Admitted: a.metrics.Admitted,
 		Info: a.nodeInfo, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
+	a.volumeEvents.subscribe(func([]volume.Event) { a.holds.StatusChanged() })
 	return nil
+}
+
+// overview returns the view of the cluster, or nil without a cluster.
+func (a *Agent) overview() service.Overview {
+	if a.holds == nil {
+		return nil
+	}
+	return &overview.Service{Store: a.clusterStore, Node: a.node.ID, Member: a.holds, Now: time.Now}
+}
+
+// drainChanged tells the cluster that this host drains, or no longer does.
+func (a *Agent) drainChanged() {
+	if a.holds != nil {
+		a.holds.DrainChanged()
+	}
+}
+
+// sharedStatus describes the shared volumes of this host to people on other hosts.
+func (a *Agent) sharedStatus() shared.Status {
+	s := shared.Status{At: time.Now().UTC(), Volumes: map[string]shared.VolumeStatus{}}
+	for _, r := range a.db.Volumes() {
+		if !r.Volume.Shared || !r.Held() {
+			continue
+		}
+
+		v := shared.VolumeStatus{Claims: len(r.Claims), State: volume.InBrief(r, a.queue.Last(r))}
+		last := a.volumes.LastReport(r)
+		if last.Stats != nil && last.Stats.Bytes != nil && last.Stats.Bytes.Total > 0 {
+			used := int(last.Stats.Bytes.Used * 100 / last.Stats.Bytes.Total)
+			v.Used = &used
+		}
+		s.Volumes[r.Volume.ID] = v
+	}
+	return s
+}
+
+// clusterStatus describes the part of this host in the cluster. It returns nil without a cluster.
+func (a *Agent) clusterStatus() *api.NodeCluster {
+	if a.holds == nil {
+		return nil
+	}
+
+	f := a.holds.Figures()
+	out := &api.NodeCluster{Endpoints: f.Endpoints, Reachable: f.Away == "", Reason: f.Away, Since: f.Since, Incarnation: f.Incarnation, Holds: f.Holds}
+	for _, r := range a.db.Volumes() {
+		at := a.queue.Last(r)
+		if r.Volume.Shared && at != nil && at.Action.Cause == volume.CauseCluster {
+			out.Pending = append(out.Pending, fmt.Sprintf("volume %q waits for the cluster", r.Volume.ID))
+		}
+	}
+	for _, l := range f.Lanes {
+		if l.Length > 0 {
+			out.Pending = append(out.Pending, fmt.Sprintf("%d writes wait in the lane %s, the oldest for %s", l.Length, l.Name, l.Age.Round(time.Millisecond)))
+		}
+	}
+	slices.Sort(out.Pending)
+	return out
+}
+
+// clusterMetrics returns the source of the metrics of the cluster, or nil without a cluster.
+func (a *Agent) clusterMetrics() func() metrics.Cluster {
+	if a.holds == nil {
+		return nil
+	}
+
+	return func() metrics.Cluster {
+		f := a.holds.Figures()
+		m := metrics.Cluster{Reachable: f.Away == "", Holds: f.Holds, Calls: f.Calls, Lag: f.Lag}
+		for _, l := range f.Lanes {
+			m.Lanes = append(m.Lanes, metrics.Lane(l))
+		}
+		return m
+	}
 }
 
 // clusterPassword reads the password for etcd.
@@ -70,12 +153,12 @@ func (a *Agent) joinQueue(o *reconcile.Options) {
 	}
 }
 
-// sharedDefinitions returns the definitions of the cluster, or nil without a cluster.
-func (a *Agent) sharedDefinitions() provision.Definitions {
+// sharedVolumes returns the volumes of the cluster, or nil without a cluster.
+func (a *Agent) sharedVolumes() provision.Cluster {
 	if a.holds == nil {
 		return nil
 	}
-	return a.holds
+	return hold.NewDefinitions(a.holds)
 }
 
 // fetchShared returns the function that brings the definition of a shared volume to this host, or
@@ -84,7 +167,22 @@ func (a *Agent) fetchShared() func(context.Context, string) error {
 	if a.holds == nil {
 		return nil
 	}
-	return a.holds.Fetch
+
+	return func(ctx context.Context, id string) error {
+		if err := a.holds.Fetch(ctx, id); err != nil {
+			return err
+		}
+		r, ok := a.db.Volume(id)
+		if !ok || !r.Volume.Shared || r.Held() {
+			return nil
+		}
+
+		if _, err := a.secrets.Of(r.Volume); err != nil {
+			return volume.Errorf(volume.ErrRefused, "this host cannot use shared volume %q: %v", id, err).
+				WithHint("does secrets in the cluster section of this host's configuration allow it?")
+		}
+		return nil
+	}
 }
 
 // leaveCluster tells the other hosts that the agent stops in order.

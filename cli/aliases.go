@@ -16,7 +16,7 @@ func aliases(a *command.App) []*cobra.Command {
 	claims := volume.NewClaimList(a)
 	claims.Use, claims.Aliases, claims.Short = "ps", nil, "List the claims (short for claim list)"
 	status := node.NewStatus(a)
-	status.Use, status.Short = "status", "Show a summary of this host (short for node status)"
+	status.Use, status.Short = "status [HOST]", "Show a summary of this host (short for node status)"
 	inspect := command.Inspect(volume.NewStatus(a), a, "Show a volume as JSON (short for volume status ID -o json)")
 	return append([]*cobra.Command{list, inspect, claims, status}, volume.Pointers()...)
 }

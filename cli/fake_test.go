@@ -38,6 +38,8 @@ type fake struct {
 	// fixed answer.
 	on map[string]func(r *http.Request) (any, error)
 
+	warning string // the warning of each answer
+
 	mu       sync.Mutex
 	requests []string
 }
@@ -55,6 +57,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.requests = append(f.requests, line)
 	f.mu.Unlock()
 	r.Body = io.NopCloser(bytes.NewReader(body))
+	if f.warning != "" {
+		w.Header().Set(api.WarningHeader, f.warning)
+	}
 	answer, err := f.answer(r)
 	if err != nil {
 		var e *api.Error

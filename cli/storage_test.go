@@ -76,8 +76,8 @@ func TestStorageRequests(t *testing.T) {
 		"GET /v1/plugins/ebs", "GET /v1/plugins/ebs/volumes?limit=5",
 		"GET /v1/plugins/ebs", "GET /v1/plugins/ebs/volumes",
 		"GET /v1/plugins/ebs", `POST /v1/plugins/ebs/capacity {"capabilities":[{"access_mode":"single-node-writer","attachment_mode":"block-device"}],"parameters":{"a":"b=c","d":""},"topology":{"zone":"a"}}`,
-		"GET /v1/volumes/data", "GET /v1/volumes/data/report?storage=true&within=350ms",
-		"GET /v1/volumes/data",
+		"GET /v1/volumes/data?cluster=true", "GET /v1/volumes/data/report?storage=true&within=350ms",
+		"GET /v1/volumes/data?cluster=true",
 	)
 }
 

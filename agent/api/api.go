@@ -5,8 +5,8 @@
 // RFC 3339 in UTC, sizes are in bytes, and durations in queries have Go's format ("30s"). Ids in
 // paths are URL-escaped. They must be complete: no route accepts a prefix.
 //
-//	GET    /v1/volumes                        []Volume
-//	GET    /v1/volumes/{id}                   Volume      ?for=mounted|free&wait=D waits for that state
+//	GET    /v1/volumes                        []Volume    ?cluster=true adds the shared volumes of the cluster
+//	GET    /v1/volumes/{id}                   Volume      ?for=mounted|free&wait=D waits for that state; ?cluster=true adds the holds
 //	PUT    /v1/volumes/{id}                   VolumeSpec → VolumeResult (register)   ?dry_run=true only reports the result
 //	POST   /v1/volumes/{id}/create            VolumeSpec → VolumeResult   ?dry_run=true&wait=D; the agent asks a busy plugin again until D is over
 //	DELETE /v1/volumes/{id}                   DeregisterResult   ?force=true&forget=true
@@ -14,6 +14,8 @@
 //	POST   /v1/volumes/{id}/modify            ModifyRequest → VolumeResult
 //	POST   /v1/volumes/{id}/expand            ExpandRequest → VolumeResult   ?wait=D; without wait it answers at once
 //	DELETE /v1/volumes/{id}/expand            VolumeResult   cancels an expansion that the plugin has not made yet
+//	POST   /v1/volumes/{id}/share             VolumeResult   ?force=true; makes a volume of this host a shared volume
+//	DELETE /v1/volumes/{id}/share             VolumeResult   makes a shared volume a volume of this host
 //	GET    /v1/volumes/{id}/stats             Stats
 //	GET    /v1/volumes/{id}/report            Report      ?within=D&storage=true
 //	GET    /v1/volumes/{id}/claims/{alloc}    Claim
@@ -43,10 +45,16 @@
 //	POST   /v1/doctor/fix                     DoctorFix → []DoctorFixed
 //	POST   /v1/node/drain                     Drain       ?wait=D; without wait it answers at once, and the drain continues
 //	POST   /v1/node/undrain                   Undrained
+//	GET    /v1/nodes                          []ClusterHost
+//	GET    /v1/nodes/{id}                     ClusterHost
+//	POST   /v1/nodes/{id}/replace             ReplaceRequest → Replaced
 //	GET    /v1/state/backup                   the state, as a file; for callers with write permission
 //	POST   /v1/state/restore                  the file of a backup → Restore   ?dry_run=true
 //	GET    /v1/events                         Event, one in each line   ?volume=&type=TYPE…&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health
+//
+// If the agent cannot read the cluster, an answer with ?cluster=true contains only what the host knows.
+// The header Volagent-Warning then says so.
 package api
 
 import (

@@ -160,6 +160,9 @@ type Node struct {
 	// Pending lists the expansions, modifications and snapshots whose completion the agent has not
 	// seen. Such a change is not necessarily a problem.
 	Pending []PendingChange `json:"pending"`
+
+	// Cluster is set if a cluster is configured.
+	Cluster *NodeCluster `json:"cluster,omitempty"`
 }
 
 // PendingChange is a change of storage whose completion the agent has not seen.

@@ -90,6 +90,8 @@ const (
 	OutcomeExpanding  = "expanding" // the agent continues in the background
 	OutcomeWithdrawn  = "withdrawn" // the request cancelled an expansion
 	OutcomeUnchanged  = "unchanged"
+	OutcomeShared     = "shared"
+	OutcomeUnshared   = "unshared"
 )
 
 // VolumeResult is the result of a request that registers, creates, modifies or expands a volume.
@@ -213,6 +215,13 @@ type Volume struct {
 
 	// Notes are facts for the operator, in one sentence each.
 	Notes []string `json:"notes,omitempty"`
+
+	// These fields are set only in an answer to a request with cluster=true, by a host of a cluster.
+	// Scope is ScopeHost or ScopeShared. Holds are the hosts that hold a shared volume. ClusterCall is
+	// the controller call in flight for the volume.
+	Scope       string       `json:"scope,omitempty"`
+	Holds       []Hold       `json:"holds,omitempty"`
+	ClusterCall *ClusterCall `json:"cluster_call,omitempty"`
 }
 
 // Attempt describes the current step of a volume and its progress.

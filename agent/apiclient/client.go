@@ -142,19 +142,25 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 // do sends the request and decodes its answer, which must be a single JSON value. A list may be
 // null, because Go encodes a nil list as null.
 func (c *Client) do(ctx context.Context, r call, answer any) error {
+	_, err := c.warned(ctx, r, answer)
+	return err
+}
+
+// warned is like do, and also returns the warnings of the answer.
+func (c *Client) warned(ctx context.Context, r call, answer any) (warnings []string, err error) {
 	resp, err := c.send(ctx, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return c.transportError(ctx, err)
+		return nil, c.transportError(ctx, err)
 	}
 	if len(body) > maxAnswer {
-		return c.foreign("its answer is larger than 64 MiB")
+		return nil, c.foreign("its answer is larger than 64 MiB")
 	}
-	return c.decode(body, answer)
+	return resp.Header.Values(api.WarningHeader), c.decode(body, answer)
 }
 
 // get sends a request whose answer is one object.

@@ -97,6 +97,18 @@ func (c *Client) WithdrawExpansion(ctx context.Context, id string) (*api.VolumeR
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id, "expand"}})
 }
 
+// ShareVolume makes a volume of this host a shared volume of the cluster. Before that, all hosts
+// answer whether they use the storage on their own. With force, they are not asked.
+func (c *Client) ShareVolume(ctx context.Context, id string, force bool) (*api.VolumeResult, error) {
+	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", id, "share"}, query: when("force", force)})
+}
+
+// UnshareVolume makes a shared volume a volume of this host. The agent refuses while another host
+// uses the volume.
+func (c *Client) UnshareVolume(ctx context.Context, id string) (*api.VolumeResult, error) {
+	return get[api.VolumeResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id, "share"}})
+}
+
 // VolumeStats asks the plugin for the usage of a volume.
 func (c *Client) VolumeStats(ctx context.Context, id string) (*api.Stats, error) {
 	return get[api.Stats](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id, "stats"}})

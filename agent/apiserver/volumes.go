@@ -5,10 +5,16 @@ import (
 )
 
 func listVolumes(s *Server, r *request) action {
+	if r.flag("cluster") {
+		return listAllVolumes(s, r)
+	}
 	return func() (any, error) { return s.o.Volumes.List(r.Context()), nil }
 }
 
 func getVolume(s *Server, r *request) action {
+	if r.flag("cluster") {
+		return getAnyVolume(s, r)
+	}
 	wait := r.duration("wait")
 	return func() (any, error) { return s.o.Volumes.Get(r.Context(), r.by, r.PathValue("id"), r.text("for"), wait) }
 }
@@ -57,6 +63,15 @@ func expandVolume(s *Server, r *request) action {
 
 func withdrawExpansion(s *Server, r *request) action {
 	return func() (any, error) { return s.o.Volumes.WithdrawExpansion(r.Context(), r.by, r.PathValue("id")) }
+}
+
+func shareVolume(s *Server, r *request) action {
+	force := r.flag("force")
+	return func() (any, error) { return s.o.Volumes.Share(r.Context(), r.by, r.PathValue("id"), force) }
+}
+
+func unshareVolume(s *Server, r *request) action {
+	return func() (any, error) { return s.o.Volumes.Unshare(r.Context(), r.by, r.PathValue("id")) }
 }
 
 func getStats(s *Server, r *request) action {

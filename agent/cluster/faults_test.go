@@ -197,7 +197,7 @@ func TestLeaderKilled(t *testing.T) {
 	seen, mu := map[string]int{}, sync.Mutex{}
 	followed := make(chan error)
 	go func() {
-		followed <- shared.Follow(ctx, s, []shared.Span{shared.Prefix("n/")}, func(u shared.Update) {
+		followed <- shared.Follow(ctx, s, []shared.Span{shared.Prefix("n/")}, nil, func(u shared.Update) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, change := range u.Changes {

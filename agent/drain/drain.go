@@ -57,6 +57,9 @@ type Service struct {
 	Strays func() []volume.Occupant
 	Events func(...volume.Event)
 
+	// Changed is called after a drain has begun or ended.
+	Changed func()
+
 	// Halt is the reason why the agent refuses to drain. It is empty in normal operation.
 	Halt string
 }
@@ -89,6 +92,7 @@ func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupan
 	}
 
 	if changed {
+		s.Changed()
 		s.Events(volume.Event{Type: volume.EventNodeDraining, Message: "new claims are refused; claims without a living owner are detached"})
 	}
 	s.retry()
@@ -124,6 +128,7 @@ var errOver = errors.New("the wait is over")
 func (s *Service) Undrain(ctx context.Context) (changed bool, err error) {
 	changed, err = s.Store.SetDraining(ctx, false)
 	if changed {
+		s.Changed()
 		s.Events(volume.Event{Type: volume.EventNodeUndrained, Message: "claims are accepted again"})
 	}
 	return changed, err

@@ -94,7 +94,7 @@ func (w *world) Check(context.Context, []volume.Owner) {}
 
 func (w *world) service() *drain.Service {
 	return &drain.Service{
-		Store: w, Claims: w, Queue: w, Owners: w, Halt: w.halt,
+		Store: w, Claims: w, Queue: w, Owners: w, Halt: w.halt, Changed: func() {},
 		Strays: func() []volume.Occupant { return w.strays },
 		Events: func(evs ...volume.Event) {
 			for _, e := range evs {

@@ -2,6 +2,7 @@ package hold
 
 import (
 	"context"
+	"slices"
 
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -15,7 +16,7 @@ const rangePage = 500
 // a record, so that the queue takes the volume off this host and gives up the hold. If forgotten is
 // set, the records are older than the cluster's state, and all holds are lost.
 func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool) error {
-	records := s.Records.Volumes() // before the holds, because a step may get a hold at any time
+	records := slices.Concat(s.Records.Volumes(), s.Records.Leftovers()) // before the holds, because a step may get a hold at any time
 	found, err := s.readHolds(ctx)
 	if err != nil {
 		return err
@@ -32,14 +33,14 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 		same := ok && e.Value.Operation == h.Operation && e.Create == h.Token.Revision
 		gone := !same && h.Token.Epoch == epoch // after a restore of etcd, a missing hold proves nothing
 		if gone || forgotten {
-			if err := s.lose(ctx, r.Volume.ID, h.Token); err != nil {
+			if err := s.lose(ctx, r.Key(), h.Token); err != nil {
 				return err
 			}
 		}
 	}
 
 	for id, e := range found {
-		if err := s.explain(ctx, id, e.Value); err != nil {
+		if err := s.explain(ctx, id, e, epoch); err != nil {
 			return err
 		}
 	}
@@ -74,9 +75,9 @@ func (s *Service) readHolds(ctx context.Context) (map[string]shared.Entry[shared
 
 // lose records that this host has lost a hold. It does nothing if the record has another hold by
 // now.
-func (s *Service) lose(ctx context.Context, id string, token volume.Token) error {
+func (s *Service) lose(ctx context.Context, key string, token volume.Token) error {
 	var evs []volume.Event
-	err := s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
+	err := s.Records.ChangeShared(ctx, key, func(r volume.Record, ok bool) (volume.Record, bool) {
 		if !ok || r.Node.Hold.Token != token {
 			return r, false
 		}
@@ -87,15 +88,16 @@ func (s *Service) lose(ctx context.Context, id string, token volume.Token) error
 	})
 	if err == nil && len(evs) > 0 {
 		s.Events(evs...)
-		s.Wake(id)
+		s.Wake(key)
 	}
 
 	return err
 }
 
 // explain makes sure that a record of this host explains a hold in the cluster.
-func (s *Service) explain(ctx context.Context, id string, h shared.Hold) error {
-	if r, ok := s.Records.Volume(id); ok && r.Node.Hold.Operation == h.Operation {
+func (s *Service) explain(ctx context.Context, id string, e shared.Entry[shared.Hold], epoch int64) error {
+	h := e.Value
+	if r, ok := s.holder(id); ok && r.Node.Hold.Operation == h.Operation && r.Volume.Shared {
 		return nil
 	}
 
@@ -108,6 +110,10 @@ func (s *Service) explain(ctx context.Context, id string, h shared.Hold) error {
 	}
 
 	def, added := definitionOf(sit), false
+	if r, ok := s.Records.Volume(id); ok && !r.Volume.Shared && r.Same(volume.Record{Volume: def}) {
+		return s.adopt(ctx, def, shared.HoldOf(e, epoch)) // a share or unshare was interrupted
+	}
+
 	err = s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
 		if ok && r.Held() {
 			return r, false // the record has a hold of its own, and the next decision sees both
@@ -151,7 +157,7 @@ func (s *Service) explainStray(ctx context.Context, id string) error {
 	if !sit.Hold.Exists() {
 		return nil
 	}
-	return s.explain(ctx, id, sit.Hold.Value)
+	return s.explain(ctx, id, sit.Hold, sit.Meta.Value.Epoch)
 }
 
 // adoptHold continues an earlier hold of this host that no record explains, for a record that waits

@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
@@ -23,6 +24,12 @@ type decision func(s shared.Situation) (shared.Txn, error)
 // read them. If another host changes the keys meanwhile, it decides again. It returns the situation
 // after the transaction. An empty transaction executes nothing.
 func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Situation, error) {
+	leave, err := s.lanes.enter(ctx, laneOf(ctx))
+	if err != nil {
+		return shared.Situation{}, err
+	}
+	defer leave()
+
 	ctx, cancel := context.WithTimeout(ctx, decideWithin)
 	defer cancel()
 
@@ -73,10 +80,18 @@ func (s *Service) executed(id string, sit shared.Situation, txn shared.Txn, revi
 		return sit, err
 	}
 
+	if changesHold(txn, shared.HoldKey(s.Node, id)) {
+		s.lag.made(revision)
+	}
 	s.mu.Lock()
 	s.cached[id] = sit
 	s.mu.Unlock()
 	return sit, nil
+}
+
+// changesHold reports whether a transaction changes the key of a hold.
+func changesHold(t shared.Txn, key string) bool {
+	return slices.ContainsFunc(t.Then, func(op shared.Op) bool { return op.Key == key })
 }
 
 // read reads the keys about a volume.

@@ -13,8 +13,11 @@ import (
 // if the cluster has no such volume.
 func (s *Service) Fetch(ctx context.Context, id string) error {
 	r, known := s.Records.Volume(id)
-	if known && (!r.Volume.Shared || r.Held()) {
+	if known && r.Volume.Shared && r.Held() {
 		return nil
+	}
+	if known && !r.Volume.Shared {
+		return s.checkOwn(ctx, r)
 	}
 
 	v, found, err := s.Find(ctx, id)
@@ -30,8 +33,8 @@ func (s *Service) Fetch(ctx context.Context, id string) error {
 			return r, false
 		}
 
-		r.Volume = v
-		return r, true
+		now := r.Redefined(v)
+		return now, !ok || !now.SameDefinition(r)
 	})
 }
 
@@ -73,55 +76,26 @@ func (s *Service) Idle(ctx context.Context, r volume.Record) error {
 	return s.explainStray(ctx, r.Volume.ID)
 }
 
-// Define adds a volume to the cluster.
-func (s *Service) Define(ctx context.Context, v volume.Volume) error {
-	return s.change(ctx, v, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
-		if p.Volume.Exists() && p.Volume.Value.Volume.RegisteredAt.Equal(v.RegisteredAt) {
-			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
-		}
-		return p.Define(who, v)
-	})
-}
-
-// Undefine removes a volume from the cluster. It refuses a volume that a host uses.
-func (s *Service) Undefine(ctx context.Context, v volume.Volume) error {
-	missing := false
-	return s.change(ctx, v, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
-		if missing && !p.Volume.Exists() {
-			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
-		}
-		missing = p.Volume.Exists()
-		return p.Undefine(who)
-	})
-}
-
-// change executes a decision about a definition. If another host changes the keys meanwhile, it
-// decides again.
-func (s *Service) change(ctx context.Context, v volume.Volume, by func(shared.Asker, shared.Place) (shared.Txn, error)) error {
-	who, err := s.asker()
-	if err != nil {
-		return err
-	}
-
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(s.Node, v)})
-	for range mostTries {
+// List returns all definitions of shared volumes.
+func (s *Service) List(ctx context.Context) ([]shared.Entry[shared.Definition], error) {
+	var all []shared.Entry[shared.Definition]
+	for part, err := range shared.RangeAll(ctx, s.Store, shared.Volumes(), rangePage) {
 		if err != nil {
 			s.noteError(err)
-			return s.cannotLook(v.ID, err)
+			return nil, err
+		}
+		if part.First {
+			all = nil
 		}
 
-		place, perr := shared.ParsePlace(s.Node, v, res.Reads)
-		if perr != nil {
-			return perr
-		}
-		txn, terr := by(who, place)
-		if terr != nil || len(txn.Then) == 0 {
-			return terr
-		}
-		if res, err = shared.DoSure(ctx, s.Store, txn); err == nil && res.Done {
-			return nil
+		for _, kv := range part.KVs {
+			e, err := shared.Decode[shared.Definition](kv)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, e)
 		}
 	}
 
-	return volume.Errorf(volume.ErrRefused, "volume %q is changed by other hosts all the time", v.ID)
+	return all, nil
 }

@@ -10,23 +10,36 @@ import (
 // follow watches the keys of this host until ctx ends. A change of the host's own key or of the
 // cluster's key asks for a check of the registration. A hold that vanished is lost.
 func (s *Service) follow(ctx context.Context) {
-	spans := []shared.Span{{Key: shared.MetaKey}, {Key: shared.NodeKey(s.Node)}, shared.HoldsOf(s.Node)}
-	_ = shared.Follow(ctx, s.Store, spans, func(u shared.Update) { // the error is that of ctx
+	spans := []shared.Span{{Key: shared.MetaKey}, {Key: shared.NodeKey(s.Node)}, shared.HoldsOf(s.Node), shared.Questions()}
+	tails := []shared.Span{shared.Notices()}                              // one per changed volume, so the agent remembers none of them
+	_ = shared.Follow(ctx, s.Store, spans, tails, func(u shared.Update) { // the error is that of ctx
 		if u.Complete {
-			// A hold may have vanished before this reading, so all holds are compared again.
+			// A hold or a definition may have changed before this reading, so all are compared again.
 			s.mu.Lock()
 			s.compare = true
 			s.mu.Unlock()
 			s.registerAgain()
 		}
+		s.lag.seen(u.Revision)
 		for _, c := range u.Changes {
-			s.changed(ctx, c)
+			s.react(ctx, c)
 		}
 	})
 }
 
-// changed reacts to one change in the cluster.
-func (s *Service) changed(ctx context.Context, c shared.Change) {
+// react reacts to one change in the cluster.
+func (s *Service) react(ctx context.Context, c shared.Change) {
+	if id, ok := shared.NoticeID(c.Key); ok {
+		s.noticed(ctx, id)
+		return
+	}
+	if shared.Questions().Contains(c.Key) {
+		if !c.Deleted {
+			s.answer(ctx, c.KV)
+		}
+		return
+	}
+
 	_, id, isHold := shared.HoldIDs(c.Key)
 	if !isHold {
 		s.registerAgain()
@@ -36,17 +49,31 @@ func (s *Service) changed(ctx context.Context, c shared.Change) {
 		return // this host has made the change itself
 	}
 
-	r, ok := s.Records.Volume(id)
+	r, ok := s.holder(id)
 	if !ok || r.Node.Hold.State != volume.Present || r.Node.Hold.Token.Revision >= c.Mod {
 		return
 	}
 	if s.isEnding(id, r.Node.Hold.Operation) {
 		return
 	}
-	if err := s.lose(ctx, id, r.Node.Hold.Token); err != nil {
+	if err := s.lose(ctx, r.Key(), r.Node.Hold.Token); err != nil {
 		s.Log.Error("cannot store that this host has lost a volume", "volume", id, "error", err)
 		s.registerAgain()
 	}
+}
+
+// holder returns the record of this host that has a hold on a volume. It is a leftover record if the
+// volume was deregistered by force.
+func (s *Service) holder(id string) (volume.Record, bool) {
+	if r, ok := s.Records.Volume(id); ok && r.Node.Hold.Operation != "" {
+		return r, true
+	}
+	for _, r := range s.Records.Leftovers() {
+		if r.Volume.ID == id && r.Node.Hold.Operation != "" {
+			return r, true
+		}
+	}
+	return volume.Record{}, false
 }
 
 // setEnding records that this host gives up the hold of an operation itself. An empty operation

@@ -97,6 +97,10 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, fmt.Errorf("cannot store the registration: %w", err)
 	}
 
+	s.mu.Lock()
+	s.lease = lease
+	s.mu.Unlock()
+
 	who := shared.Asker{Node: s.Node, Incarnation: admitted.Incarnation}
 	if admitted.Forgotten {
 		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)
@@ -105,7 +109,11 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, err
 	}
 
+	s.Events(volume.Event{
+		Type: volume.EventNodeRegistered, Message: fmt.Sprintf("registered as host %q, incarnation %d, in etcd at %s", s.Node, who.Incarnation, s.Endpoints),
+	})
 	s.setReachable(who)
+	s.registerAgain() // compares the state of the drain
 	return lease, nil
 }
 
@@ -177,6 +185,7 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 
 	go s.follow(ctx)
 	go s.publishInfo(ctx)
+	go s.tellStatus(ctx)
 	failures := 0
 	for tick := time.NewTicker(renewEvery); ; {
 		select {
@@ -224,6 +233,9 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	if err := shared.CheckRegistered(a.Meta, a.Node, who); err != nil {
 		return err
 	}
+	if err := s.compareDrain(ctx, a, who); err != nil {
+		return err
+	}
 	if !compare {
 		return nil
 	}
@@ -232,6 +244,9 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	s.compare = false
 	s.mu.Unlock()
 	if err := s.compareHolds(ctx, a.Meta.Value.Epoch, false); err != nil {
+		return err
+	}
+	if err := s.rereadAll(ctx); err != nil {
 		return err
 	}
 	s.setReachable(who)

@@ -8,8 +8,15 @@
 //	follow.go       changes in the cluster that concern this host
 //	decide.go       one decision: read, decide, execute, repeat
 //	step.go         the steps of a volume that need the cluster
-//	define.go       the definitions of shared volumes
+//	define.go       the definitions that this host needs
+//	definitions.go  the definitions of all shared volumes, for package provision
+//	gone.go         controller calls whose executor is gone
+//	share.go        volumes that change between the scopes host and shared
+//	notice.go       changed definitions, and the questions of other hosts
 //	waiting.go      volumes that wait for another host
+//	lanes.go        the order of the writes
+//	status.go       what this host tells people about itself
+//	figures.go      the state of this service for people and metrics
 //
 // While the cluster's store is not reachable, the service refuses each change at once, and all
 // volumes with a hold stay usable.
@@ -41,8 +48,12 @@ type Records interface {
 	PutMembership(ctx context.Context, m shared.Membership) error
 
 	// ChangeShared changes the record of a shared volume, and waits until it is on disk. The record
-	// may not exist; it is then empty. Nothing is stored if fn returns false.
-	ChangeShared(ctx context.Context, id string, fn func(r volume.Record, ok bool) (volume.Record, bool)) error
+	// may not exist; it is then empty. Nothing is stored if fn returns false. The key may also be
+	// that of a leftover record.
+	ChangeShared(ctx context.Context, key string, fn func(r volume.Record, ok bool) (volume.Record, bool)) error
+
+	// Leftovers returns the leftover records. Each may have a hold of a forced deregister.
+	Leftovers() []volume.Record
 
 	// ForgetIdle deletes the record of a shared volume if it is idle.
 	ForgetIdle(ctx context.Context, id string) error
@@ -71,8 +82,23 @@ type Options struct {
 	// Wake makes the queue look at a volume again.
 	Wake func(id string)
 
+	// Reachable is called when the cluster has become usable.
+	Reachable func()
+
+	// Uses returns the id under which this host uses a storage volume on its own, or an empty text.
+	Uses func(driver, external string) string
+
 	// Info describes the plugins of this host.
 	Info func() shared.NodeInfo
+
+	// Status describes the shared volumes of this host for people.
+	Status func() shared.Status
+
+	// Draining reports whether a person drains this host.
+	Draining func() bool
+
+	// Admitted is called with the duration of each admission.
+	Admitted func(time.Duration)
 
 	Events func(...volume.Event)
 	Log    hclog.Logger
@@ -88,6 +114,9 @@ type Service struct {
 	// since is the time at which away was set. It does not change while the reason only gets
 	// another wording.
 	since time.Time
+	told  bool // an event has told that the cluster is not usable
+
+	lease shared.Lease // of the last registration
 
 	compare bool // the next check of the registration also compares the holds
 
@@ -97,6 +126,11 @@ type Service struct {
 	strays  map[string]bool   // volumes for which the cluster may show a hold that no record explains
 	again   chan struct{}     // asks Run to register again
 
+	lanes   *lanes
+	lag     lag
+	changed chan struct{} // asks for a new status
+	calls   int           // the announced controller calls in flight of this host
+
 	running context.Context // ends with Run; set before the first step
 }
 
@@ -105,6 +139,7 @@ func New(o Options) *Service {
 	return &Service{
 		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
 		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1),
+		lanes: newLanes(), changed: make(chan struct{}, 1),
 		running: context.Background(),
 	}
 }
@@ -140,32 +175,38 @@ func (s *Service) asker() (shared.Asker, error) {
 // setAway records that the cluster is not usable, and why.
 func (s *Service) setAway(reason string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-
+	tell := !s.told
 	if s.away == "" {
 		s.since = time.Now()
-		s.Log.Warn("the cluster is not reachable; volumes of this host stay mounted", "reason", reason, "etcd", s.Endpoints)
 	}
-	s.away = reason
+	s.away, s.told = reason, true
+	s.mu.Unlock()
+
+	if tell {
+		s.Events(volume.Event{Type: volume.EventClusterUnreachable, Message: reason + "; the volumes of this host stay mounted"})
+	}
 }
 
 // setReachable records that the cluster is usable, and wakes the volumes that waited for it.
 func (s *Service) setReachable(who shared.Asker) {
 	s.mu.Lock()
-	was := s.away
-	s.away, s.who = "", who
+	was, told := s.away, s.told
+	s.away, s.told, s.who = "", false, who
 	s.mu.Unlock()
 
 	if was == "" {
 		return
 	}
+	if told {
+		s.Events(volume.Event{Type: volume.EventClusterReachable, Message: "etcd at " + s.Endpoints + " answers again"})
+	}
 
-	s.Log.Info("the cluster is reachable", "etcd", s.Endpoints, "incarnation", who.Incarnation)
 	for _, r := range s.Records.Volumes() {
 		if r.Volume.Shared {
 			s.Wake(r.Volume.ID)
 		}
 	}
+	s.Reachable()
 }
 
 // noteError examines an error of the store or of a decision. It records that the cluster is not

@@ -27,6 +27,7 @@ func (s Steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 		return s.Host.Do(ctx, r, a, p)
 	}
 
+	ctx = inLane(ctx, a.Kind)
 	switch a.Kind {
 	case volume.Acquire:
 		return s.acquire(ctx, r, p)
@@ -36,6 +37,12 @@ func (s Steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 		return s.giveUp(ctx, r)
 	case call.ControllerPublish, call.ControllerUnpublish:
 		return s.announced(ctx, r, a, p)
+	case call.NodeExpand:
+		out := s.Host.Do(ctx, r, a, p)
+		if out.Err == nil && s.Cluster(r).Away == "" {
+			s.nodeExpanded(ctx, r.Volume.ID, a.Size)
+		}
+		return out
 	default:
 		return s.Host.Do(ctx, r, a, p)
 	}
@@ -48,6 +55,7 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 		return unsent(volume.Acquire, err)
 	}
 
+	begun := time.Now()
 	h := r.Node.Hold
 	ask := shared.Ask{
 		Asker: who, Operation: h.Operation, Access: h.Access, Reader: h.Reader,
@@ -72,10 +80,14 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 		return out
 	}
 
+	s.Admitted(time.Since(begun))
 	s.stopAwaiting(id)
 	s.setEnding(id, "")
 	if !ask.Attach {
 		s.takeCached(id) // no further transaction follows soon
+	}
+	if err := s.redefine(ctx, sit.Volume.Value.Volume); err != nil {
+		s.Log.Error("cannot store the newest definition of a volume", "volume", id, "error", err)
 	}
 	token, _ := sit.Granted(ask)
 	return volume.Outcome{Token: token, Since: sit.Hold.Value.Since}
@@ -142,7 +154,9 @@ func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Actio
 		}
 	}
 
+	s.countCall(1)
 	out := s.Host.Do(ctx, r, a, p)
+	s.countCall(-1)
 	if out.Err == nil || out.Err.Uncertain() && !out.Unsent {
 		return out // the call ends with the next step of the volume
 	}
@@ -177,7 +191,7 @@ func (s *Service) checkedHold(ctx context.Context, r volume.Record, step call.Me
 	}
 
 	if errors.Is(err, shared.ErrHoldLost) {
-		if lerr := s.lose(ctx, r.Volume.ID, r.Node.Hold.Token); lerr != nil {
+		if lerr := s.lose(ctx, r.Key(), r.Node.Hold.Token); lerr != nil {
 			err = errors.Join(err, lerr)
 		}
 	}

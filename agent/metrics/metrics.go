@@ -27,6 +27,8 @@ type Options struct {
 	Reports func() []Report
 	// Host returns the state of the agent and this host.
 	Host func() Host
+	// Cluster returns the part of this host in its cluster. It is nil if no cluster is configured.
+	Cluster func() Cluster
 }
 
 // Host is the state of the agent and its host.

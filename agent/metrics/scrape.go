@@ -18,6 +18,8 @@ type Metrics struct {
 	calls    *prometheus.HistogramVec
 	inFlight *prometheus.GaugeVec
 
+	admissions prometheus.Histogram // exported only in a cluster
+
 	mu     sync.Mutex
 	called map[string]uint64 // the number of series made for each plugin
 	scrape sync.Mutex        // serializes scrapes
@@ -35,6 +37,9 @@ func New() *Metrics {
 	m.inFlight = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "volagent_plugin_rpcs_in_flight", Help: "Calls to a plugin that it has not answered yet.",
 	}, []string{"plugin", "method"})
+	m.admissions = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "volagent_cluster_admission_duration_seconds", Help: "How long the admission of a hold took, without the wait for other hosts.", Buckets: probeBuckets,
+	})
 	m.registry.MustRegister(m.probes, m.calls, m.inFlight)
 	return m
 }
@@ -44,6 +49,9 @@ func New() *Metrics {
 func (m *Metrics) Collect(o Options) {
 	m.o = o
 	m.registry.MustRegister(state{o}, reports{o})
+	if o.Cluster != nil {
+		m.registry.MustRegister(cluster{o}, m.admissions)
+	}
 }
 
 // contentType is the content type of the text format of Prometheus.

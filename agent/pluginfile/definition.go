@@ -128,6 +128,7 @@ func (r reader) topLevel(d *plugin.Definition, runners map[string]*yaml.Node) fi
 				"controller": r.duration("controller", &d.ControllerTimeout),
 			})
 		},
+		"scope":          r.oneOf("scope", &d.Scope, "", plugin.ScopeHost, plugin.ScopeShared),
 		"stats_interval": r.statsInterval(&d.StatsInterval),
 		"max_in_flight":  r.count("max_in_flight", &d.MaxInFlight, 1, maxInFlight),
 		"unmasked_secrets": r.list("unmasked_secrets", "[prefix, volume]", &d.UnmaskedSecrets, func(key string) error {

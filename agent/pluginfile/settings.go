@@ -62,6 +62,7 @@ func Settings(d *plugin.Definition) map[string]string {
 		}
 	}
 
+	set("scope", d.Scope)
 	if d.StatsInterval != nil {
 		out["stats_interval"] = d.StatsInterval.String()
 	}

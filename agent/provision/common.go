@@ -18,6 +18,7 @@ import (
 // need.
 type common struct {
 	Options
+	beginning registering
 }
 
 // pluginWait limits how long a request waits for a plugin that is starting.
@@ -65,15 +66,6 @@ func (s *common) awaitInfo(ctx context.Context, id string) (plugin.Info, error) 
 	}
 
 	return s.Plugins.View(id).Info, nil
-}
-
-// notShared refuses an operation on a shared volume that only one host could see. So far, a shared
-// volume can only be registered, claimed, and deregistered.
-func notShared(v volume.Volume, operation string) error {
-	if !v.Shared {
-		return nil
-	}
-	return volume.Errorf(volume.ErrRefused, "cannot %s volume %q: this is not possible yet for a volume with the scope shared", operation, v.ID)
 }
 
 // checkHalt returns an error if the agent calls no plugin.

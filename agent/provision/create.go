@@ -39,10 +39,22 @@ func (s *creator) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 			WithHint("volctl volume register FILE"))
 	}
 
-	if err := notShared(spec, "create"); err != nil {
+	spec = s.scoped(spec)
+	shared, found, err := s.lookSpec(ctx, spec)
+	switch {
+	case err != nil:
 		return failed(err)
+	case found && shared.Volume.Provision != volume.Provisioning:
+		return s.compareExisting(volume.Record{Volume: shared.Volume}, spec)
+	case spec.Shared:
+		return s.createShared(ctx, spec, shared, found, dry, wait)
 	}
 
+	return s.createOwn(ctx, spec, dry, wait)
+}
+
+// createOwn creates a volume of this host.
+func (s *creator) createOwn(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error) {
 	had, ok := s.Store.Volume(spec.ID)
 	if ok && had.Volume.Provision != volume.Provisioning {
 		return s.compareExisting(had, spec)
@@ -64,6 +76,9 @@ func (s *creator) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	}
 
 	fill(&spec, info)
+	if err := s.checkOwn(ctx, spec); err != nil {
+		return failed(err)
+	}
 	spec.Created, spec.Provision = true, volume.Provisioning
 	r := volume.Record{Volume: spec}
 	if dry {

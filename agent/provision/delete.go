@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/suggest"
@@ -20,12 +19,16 @@ type remover struct {
 // Delete destroys the data of a volume. If this agent did not create the volume, the caller must
 // repeat the id in confirm.
 func (s *remover) Delete(ctx context.Context, id, confirm string) error {
+	if v, shared, err := s.shared(ctx, id); err != nil || shared {
+		if err != nil {
+			return err
+		}
+		return s.deleteShared(ctx, v, confirm)
+	}
+
 	r, ok := s.Store.Volume(id)
 	if !ok {
 		return noVolume(id)
-	}
-	if err := notShared(r.Volume, "delete"); err != nil {
-		return err
 	}
 	if !r.Volume.Created && confirm != id {
 		return volume.Errorf(volume.ErrRefused, "this agent did not create volume %q; to destroy its data, repeat the id", id).
@@ -71,13 +74,8 @@ func (s *remover) delete(ctx context.Context, id string) error {
 		if err := volume.Unused(r); err != nil {
 			return err
 		}
-		if leftover, ok := tx.Leftover(r.Volume.Driver, r.Volume.ExternalID); ok && r.Volume.ExternalID != "" {
-			left := strings.Join(DescribeLeftovers(leftover), "; ")
-			if left == "" {
-				left = "the agent waits for a possible late effect of a call"
-			}
-			return volume.Errorf(volume.ErrRefused, "cannot delete volume %q: leftovers of the forced deregister of %q still exist: %s",
-				id, leftover.Volume.ID, left).WithHint("volctl node status")
+		if err := noLeftover(tx, r.Volume); err != nil {
+			return err
 		}
 		if r.Volume.Provision == volume.Provisioning {
 			return volume.Errorf(volume.ErrRefused, "the create of volume %q has not finished, so its external id is unknown", id).

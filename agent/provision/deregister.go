@@ -27,11 +27,49 @@ func (s *remover) Forget(ctx context.Context, id string) (left []string, err err
 }
 
 func (s *remover) deregister(ctx context.Context, id string, force, forget bool) (left []string, err error) {
-	shared, err := s.undefine(ctx, id, force)
-	if err != nil || shared {
-		return nil, err
+	if forget {
+		known, err := s.leftoversOf(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if known {
+			return s.deregisterHere(ctx, id, force, forget)
+		}
 	}
 
+	v, shared, err := s.shared(ctx, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case shared:
+		return s.deregisterShared(ctx, v, force, forget)
+	default:
+		return s.deregisterHere(ctx, id, force, forget)
+	}
+}
+
+// leftoversOf reports whether a volume has leftover records on this host.
+func (s *remover) leftoversOf(ctx context.Context, id string) (any bool, err error) {
+	err = s.read(ctx, func(tx Tx) error {
+		for _, d := range leftovers(tx, id) {
+			any = true
+			if d.Volume.Shared && d.Node.Hold.State != volume.Absent && !d.Node.Hold.Lost {
+				return holdsLeftover(id)
+			}
+		}
+		return nil
+	})
+	return any, err
+}
+
+// holdsLeftover returns the error for leftovers of a shared volume that this host must not discard.
+func holdsLeftover(id string) error {
+	return volume.Errorf(volume.ErrRefused, "this host holds shared volume %q, and cannot discard its leftovers without a proof that nothing writes to it", id).
+		WithHint("volctl node status shows the leftovers; the agent undoes them when the plugin is ready")
+}
+
+// deregisterHere makes this host forget a volume.
+func (s *remover) deregisterHere(ctx context.Context, id string, force, forget bool) (left []string, err error) {
 	var gone volume.Record
 	var wake []string
 	unguarded := s.unguard(id, func(r volume.Record) error { return checkDroppable(r, force) })
@@ -86,33 +124,6 @@ func (s *remover) deregister(ctx context.Context, id string, force, forget bool)
 	}
 	s.emit(gone, volume.EventDeregistered, "%s", msg)
 	return left, nil
-}
-
-// undefine removes a shared volume from the cluster. It reports whether the volume was shared and is
-// gone. With force, only this host forgets the volume: the definition belongs to all hosts, and a
-// forced command must not wait for etcd.
-func (s *remover) undefine(ctx context.Context, id string, force bool) (gone bool, err error) {
-	r, known := s.Store.Volume(id)
-	if s.Shared == nil || force || known && !r.Volume.Shared {
-		return false, nil
-	}
-	if known {
-		if err := checkDroppable(volume.Past(r, s.Owners), false); err != nil {
-			return false, err
-		}
-	}
-
-	v, ok, err := s.Shared.Find(ctx, id)
-	if err != nil || !ok {
-		return false, err
-	}
-	if err := s.Shared.Undefine(ctx, v); err != nil {
-		return false, err
-	}
-
-	s.Queue.Wake(id) // the queue forgets the idle record
-	s.emit(volume.Record{Volume: v}, volume.EventDeregistered, "deregistered for all hosts")
-	return true, nil
 }
 
 // dropRecord deletes the record of a volume. Unless forget is set, it stores the leftovers in a

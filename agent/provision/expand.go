@@ -21,12 +21,16 @@ type expander struct{ *common }
 // returns when the agent has completed every step that is currently possible, or when the expansion
 // has failed.
 func (s *expander) Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
+	if v, shared, err := s.shared(ctx, id); err != nil || shared {
+		if err != nil {
+			return failed(err)
+		}
+		return s.expandShared(ctx, v, size, wait)
+	}
+
 	r, ok := s.Store.Volume(id)
 	if !ok {
 		return failed(noVolume(id))
-	}
-	if err := notShared(r.Volume, "expand"); err != nil {
-		return failed(err)
 	}
 
 	was := r.Volume
@@ -86,6 +90,13 @@ func (s *expander) Expand(ctx context.Context, id string, size int64, wait time.
 // WithdrawExpansion cancels an expansion that does not succeed. It does not call the plugin, so it
 // also works while the plugin is down.
 func (s *expander) WithdrawExpansion(ctx context.Context, id string) (r volume.Record, ch volume.Change, err error) {
+	if _, shared, err := s.shared(ctx, id); err != nil || shared {
+		if err != nil {
+			return failed(err)
+		}
+		return s.withdrawShared(ctx, id)
+	}
+
 	ch = volume.Change{Outcome: volume.Unchanged}
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		was, ok := tx.Volume(id)

@@ -27,12 +27,16 @@ func (s *modifier) Modify(ctx context.Context, id string, asked map[string]strin
 		return failed(err)
 	}
 
+	if v, shared, err := s.shared(ctx, id); err != nil || shared {
+		if err != nil {
+			return failed(err)
+		}
+		return s.modifyShared(ctx, v, asked)
+	}
+
 	r, ok := s.Store.Volume(id)
 	if !ok {
 		return failed(noVolume(id))
-	}
-	if err := notShared(r.Volume, "modify"); err != nil {
-		return failed(err)
 	}
 
 	wanted := r.Volume.Mutations(asked)

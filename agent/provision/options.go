@@ -120,18 +120,6 @@ type Seal interface {
 	Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error)
 }
 
-// Definitions keeps the definitions of shared volumes in the cluster.
-type Definitions interface {
-	// Define adds a volume to the cluster. It refuses a volume or a storage volume that the cluster
-	// already has.
-	Define(ctx context.Context, v volume.Volume) error
-	// Undefine removes a volume from the cluster. It refuses a volume that a host uses.
-	Undefine(ctx context.Context, v volume.Volume) error
-	// Find returns the definition of a volume. The result ok is false if the cluster has no such
-	// volume. It returns ErrPluginUnavailable while the cluster is not reachable.
-	Find(ctx context.Context, id string) (v volume.Volume, ok bool, err error)
-}
-
 // Options are the dependencies of a Service.
 type Options struct {
 	Store   Store
@@ -150,8 +138,15 @@ type Options struct {
 
 	Guards Guards
 
-	// Shared keeps the shared volumes. It is nil if no cluster is configured.
-	Shared Definitions
+	// Cluster keeps the shared volumes. It is nil if no cluster is configured.
+	Cluster Cluster
+
+	// Allowed returns an error if the definition of a shared volume may not use a secret on this
+	// host.
+	Allowed func(call.SecretRef) error
+
+	// Node is the name of this host.
+	Node string
 
 	// Halt is the reason why the agent calls no plugin. It is empty in normal operation.
 	Halt string

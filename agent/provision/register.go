@@ -28,7 +28,16 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	if err := s.checkSpec(spec); err != nil {
 		return failed(err)
 	}
-	if r, ok := s.Store.Volume(spec.ID); ok {
+
+	spec = s.scoped(spec)
+	had, ok, err := s.lookSpec(ctx, spec)
+	if err != nil {
+		return failed(err)
+	}
+	if ok {
+		return s.mergeShared(ctx, had, spec, dry)
+	}
+	if r, ok := s.Store.Volume(spec.ID); ok && !r.Volume.Shared {
 		return s.merge(ctx, r, spec, dry)
 	}
 	if spec.ExternalID == "" {
@@ -37,6 +46,11 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	}
 	if _, err := spec.Keeping(nil); err != nil {
 		return failed(err)
+	}
+	if spec.Shared {
+		if err := s.checkShareable(spec); err != nil {
+			return failed(err)
+		}
 	}
 
 	info, err := s.pluginInfo(ctx, spec.PluginID)
@@ -62,13 +76,26 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 		return failed(err)
 	}
 	if dry {
-		if err := s.read(ctx, func(tx Tx) error { return unique(tx, spec) }); err != nil {
+		err := s.read(ctx, func(tx Tx) error { return unique(tx, spec) })
+		if err == nil && !spec.Shared {
+			err = s.checkOwn(ctx, spec)
+		}
+		if err != nil {
 			return failed(err)
 		}
 		return r, volume.Change{Outcome: volume.Registered}, nil
 	}
 	if spec.Shared {
 		return s.define(ctx, spec)
+	}
+	return s.store(ctx, spec)
+}
+
+// store registers a volume of this host.
+func (s *registrar) store(ctx context.Context, spec volume.Volume) (r volume.Record, ch volume.Change, err error) {
+	defer s.beginning.begin(spec)()
+	if err := s.checkOwn(ctx, spec); err != nil {
+		return failed(err)
 	}
 	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, nil); err != nil {
 		return failed(err)
@@ -89,47 +116,6 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	s.emit(r, volume.EventRegistered, "registered as %q of %s", spec.ExternalID, spec.Driver)
 	s.wakeQueue(spec)
 	return r, volume.Change{Outcome: volume.Registered}, nil
-}
-
-// define registers a shared volume in the cluster. This host gets no record of the volume before a
-// claim needs it.
-func (s *registrar) define(ctx context.Context, v volume.Volume) (volume.Record, volume.Change, error) {
-	if s.Shared == nil {
-		return failed(volume.Errorf(volume.ErrRefused, "volume %q has the scope shared, and this host belongs to no cluster", v.ID).
-			WithHint("add a section cluster to the configuration of volagent, or use scope: host"))
-	}
-	if err := s.read(ctx, func(tx Tx) error { return unique(tx, v) }); err != nil {
-		return failed(err)
-	}
-
-	had, ok, err := s.Shared.Find(ctx, v.ID)
-	if err != nil {
-		return failed(err)
-	}
-	if ok {
-		return s.compareDefined(had, v)
-	}
-	if err := s.Shared.Define(ctx, v); err != nil {
-		return failed(err)
-	}
-
-	r := volume.Record{Volume: v}
-	s.emit(r, volume.EventRegistered, "registered as %q of %s for all hosts", v.ExternalID, v.Driver)
-	return r, volume.Change{Outcome: volume.Registered}, nil
-}
-
-// compareDefined decides about a volume file for a shared volume that is already registered. The file
-// may not change the volume.
-func (s *registrar) compareDefined(had, v volume.Volume) (volume.Record, volume.Change, error) {
-	r := volume.Record{Volume: had}
-	_, fields, err := volume.Merge(r, v)
-	if err != nil {
-		return failed(err)
-	}
-	if len(fields) > 0 {
-		return failed(notShared(had, "change"))
-	}
-	return r, volume.Change{Outcome: volume.Unchanged}, nil
 }
 
 // askDetails asks the plugin about a volume before the volume is registered. It sets the size of v,
@@ -182,11 +168,6 @@ func (s *registrar) merge(ctx context.Context, r volume.Record, spec volume.Volu
 		fields = append(fields, r.Volume.MutableChange(wanted))
 	}
 
-	if len(fields) > 0 {
-		if err := notShared(r.Volume, "change"); err != nil {
-			return failed(err)
-		}
-	}
 	if len(fields) == 0 {
 		if !dry && len(spec.Secrets) > 0 {
 			// The references are the same, but the secret values may have changed.

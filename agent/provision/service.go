@@ -14,6 +14,8 @@
 //	leftovers.go   leftovers and guards of a volume that the agent forgets
 //	expand.go      Expand
 //	modify.go      Modify
+//	shared*.go     the same operations for volumes that the hosts of a cluster share
+//	share.go       Share and Unshare
 //	report.go      the usage and the problems of a volume
 //	storage.go     the storage of a plugin as a whole
 //	snapshot*.go   snapshots
@@ -30,14 +32,16 @@ type Service struct {
 	snapshotter
 	reporter
 	storageReader
+	sharer
 }
 
 // New returns a service with the given dependencies.
 func New(o Options) *Service {
-	c := &common{o}
+	c := &common{Options: o}
 	s := &Service{
 		expander: expander{c}, modifier: modifier{c}, snapshotter: snapshotter{common: c},
 		reporter: reporter{common: c}, storageReader: storageReader{c},
+		sharer: sharer{c},
 	}
 
 	s.registrar = registrar{c, &s.modifier, &s.expander}

@@ -70,12 +70,12 @@ func (s *snapshotter) newTask(ctx context.Context, ask volume.SnapshotAsk) (*sna
 
 	t := &snapshotTask{s: s, ask: ask, intent: volume.SnapshotIntent{Name: ask.Name, Group: ask.Group, Volumes: ids, Since: time.Now().UTC()}}
 	for _, id := range ids {
-		r, ok := s.Store.Volume(id)
+		r, ok, err := s.sourceRecord(ctx, id)
+		if err != nil {
+			return nil, err
+		}
 		if !ok {
 			return nil, noVolume(id)
-		}
-		if err := notShared(r.Volume, "snapshot"); err != nil {
-			return nil, err
 		}
 		if err := t.addVolume(r.Volume); err != nil {
 			return nil, err
@@ -186,4 +186,18 @@ func (t *snapshotTask) queryState(ctx context.Context, was call.GroupSnapshot) (
 
 		return was, err // the snapshot is not listed yet
 	}
+}
+
+// sourceRecord returns the record of the source of a snapshot. For a shared volume that this host does
+// not use, it first makes a record. The queue forgets this record when nothing needs it any more.
+func (s *snapshotter) sourceRecord(ctx context.Context, id string) (r volume.Record, ok bool, err error) {
+	if r, ok = s.Store.Volume(id); ok || s.Cluster == nil {
+		return r, ok, nil
+	}
+	if err := s.Cluster.Fetch(ctx, id); err != nil {
+		return r, false, err
+	}
+
+	r, ok = s.Store.Volume(id)
+	return r, ok, nil
 }

@@ -2,6 +2,7 @@ package provision
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -132,7 +133,7 @@ func (t *snapshotTask) callCreate(ctx context.Context) (got call.GroupSnapshot, 
 	// Lock the volumes in the order of their ids, so that two requests cannot deadlock.
 	for _, id := range slices.Backward(t.intent.Volumes) {
 		inner := fn
-		fn = func() error { return t.s.Queue.Change(ctx, id, inner) }
+		fn = func() error { return t.s.Queue.Change(ctx, id, func() error { return t.bracket(ctx, id, inner) }) }
 	}
 
 	err = fn()
@@ -142,6 +143,16 @@ func (t *snapshotTask) callCreate(ctx context.Context) (got call.GroupSnapshot, 
 // groupOfOne returns a single snapshot in the form of a group with one member.
 func groupOfOne(one call.Snapshot) call.GroupSnapshot {
 	return call.GroupSnapshot{ID: one.ID, Snapshots: []call.Snapshot{one}, Created: one.Created, Ready: one.Ready}
+}
+
+// bracket makes the call for one of the volumes, and announces it if the volume is shared.
+func (t *snapshotTask) bracket(ctx context.Context, id string, fn func() error) error {
+	r, _ := t.s.Store.Volume(id)
+	method := call.CreateSnapshot
+	if t.intent.Group {
+		method = call.CreateGroupSnapshot
+	}
+	return t.s.bracket(ctx, r.Volume, method, rand.Text(), fn)
 }
 
 // source returns the volume with index i of the request. It returns false if the volume has been

@@ -16,7 +16,10 @@ import (
 func (s *snapshotter) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error) {
 	v := volume.Volume{PluginID: ask.PluginID, Secrets: ask.Secrets}
 	if ask.VolumeID != "" {
-		r, ok := s.Store.Volume(ask.VolumeID)
+		r, ok, err := s.sourceRecord(ctx, ask.VolumeID)
+		if err != nil {
+			return volume.Snapshots{}, err
+		}
 		if !ok {
 			return volume.Snapshots{}, noVolume(ask.VolumeID)
 		}

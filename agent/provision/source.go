@@ -100,6 +100,11 @@ func (s *sourceFinder) checkReady(ctx context.Context, v volume.Volume, info plu
 // cloneSource returns the external id of the volume that the plugin clones.
 func (s *sourceFinder) cloneSource(ctx context.Context, v volume.Volume, info plugin.Info, resumed bool) (clone string, err error) {
 	r, ok := s.Store.Volume(v.CloneID)
+	if !ok && s.Cluster != nil {
+		if r, ok, err = s.sharedRecord(ctx, v.CloneID); err != nil && v.Shared {
+			return "", err
+		}
+	}
 	if !ok { // no volume on this host has this id, so CloneID must be an external id
 		if r, ok, err = s.findRegistered(ctx, info.Driver, v.CloneID); !ok || err != nil {
 			return v.CloneID, err

@@ -31,7 +31,18 @@ func (s Shared) PutMembership(ctx context.Context, m shared.Membership) error {
 
 // ChangeShared changes the record of a shared volume, or adds it. It refuses storage that another
 // volume of this host uses.
+// The key may also be that of a leftover record, which is then only changed.
 func (s Shared) ChangeShared(ctx context.Context, id string, fn func(volume.Record, bool) (volume.Record, bool)) error {
+	if driver, external, ok := volume.ParseLeftoverKey(id); ok {
+		return s.Update(ctx, func(tx *statedb.Tx) error {
+			changeLeftover(tx, driver, external, func(r volume.Record) volume.Record {
+				r, _ = fn(r, true)
+				return r
+			})
+			return nil
+		})
+	}
+
 	var before, now volume.Record
 	err := s.Update(ctx, func(tx *statedb.Tx) error {
 		r, ok := tx.Volume(id)
@@ -57,6 +68,9 @@ func (s Shared) ChangeShared(ctx context.Context, id string, fn func(volume.Reco
 
 	return err
 }
+
+// Leftovers returns all leftover records.
+func (s Shared) Leftovers() []volume.Record { return Leftovers(s) }
 
 // ForgetIdle deletes the record of a shared volume if this host does not use the volume.
 func (s Shared) ForgetIdle(ctx context.Context, id string) error {

@@ -28,8 +28,8 @@ type Resolver struct {
 	// Getenv returns the value of an environment variable. If Getenv is nil, the resolver uses
 	// os.LookupEnv.
 	Getenv func(string) (string, bool)
-	// Allows returns an error if a shared volume may not use a secret of this host. If Allows is nil,
-	// shared volumes may use no secret.
+	// Allows returns an error if the definition of a shared volume may not use a secret. Any host of
+	// the cluster can write such a definition. If Allows is nil, shared volumes have no secrets.
 	Allows func(call.SecretRef) error
 	// Sealer reads sealed values. If Sealer is nil, the resolver refuses sealed values.
 	Sealer *Sealer
@@ -48,9 +48,9 @@ func (r Resolver) Of(v volume.Volume) (call.Secrets, error) {
 			return nil, err
 		}
 
-		s, err := r.one(v.ID, name, v.Secrets[name])
+		s, err := r.of(v, name)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read secret %q%s: %w", name, of(v.ID), err)
+			return nil, fmt.Errorf("cannot read secret %q%s: %w", name, ofVolume(v.ID), err)
 		}
 		out[name] = s
 	}
@@ -82,8 +82,11 @@ func (r Resolver) check(v volume.Volume, name string) error {
 // Known returns the secrets of a volume that the resolver can read. It skips all others.
 func (r Resolver) Known(v volume.Volume) call.Secrets {
 	out := call.Secrets{}
-	for name, ref := range v.Secrets {
-		if s, err := r.one(v.ID, name, ref); err == nil {
+	for name := range v.Secrets {
+		if r.check(v, name) != nil {
+			continue
+		}
+		if s, err := r.of(v, name); err == nil {
 			out[name] = s
 		}
 	}
@@ -91,9 +94,22 @@ func (r Resolver) Known(v volume.Volume) call.Secrets {
 	return out
 }
 
-// of returns the words of an error message that name the volume. It returns "" if the secret
+// of reads one secret of a volume. For a shared volume, it follows no symbolic link to a file. The
+// caller has called check.
+func (r Resolver) of(v volume.Volume, name string) (call.Secret, error) {
+	ref := v.Secrets[name]
+	if !v.Shared {
+		return r.one(v.ID, name, ref)
+	}
+	if ref.File != "" {
+		return read(ref.File, untrusted.ReadPlainFile)
+	}
+	return r.One(ref)
+}
+
+// ofVolume returns the words of an error message that name the volume. It returns "" if the secret
 // belongs to no volume.
-func of(id string) string {
+func ofVolume(id string) string {
 	if id == "" {
 		return ""
 	}
@@ -123,7 +139,7 @@ func (r Resolver) One(ref call.SecretRef) (call.Secret, error) {
 			return call.Secret{}, fmt.Errorf("file %q is not an absolute path", ref.File)
 		}
 
-		return read(ref.File)
+		return read(ref.File, untrusted.ReadFile)
 
 	case ref.Credential != "":
 		return r.credential(ref.Credential)
@@ -154,11 +170,11 @@ func (r Resolver) credential(name string) (call.Secret, error) {
 		return call.Secret{}, fmt.Errorf("credential %q is not a name", name)
 	}
 
-	return read(filepath.Join(dir, name))
+	return read(filepath.Join(dir, name), untrusted.ReadFile)
 }
 
-func read(path string) (call.Secret, error) {
-	raw, err := untrusted.ReadFile(path, call.MaxSecret)
+func read(path string, readFile func(string, int64) ([]byte, error)) (call.Secret, error) {
+	raw, err := readFile(path, call.MaxSecret)
 	var failed *fs.PathError
 	if err != nil && !errors.As(err, &failed) { // this error does not contain the path
 		err = fmt.Errorf("%s: %w", path, err)

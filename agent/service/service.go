@@ -33,6 +33,8 @@ type Options struct {
 	Owners    volume.Owners
 	Events    EventLog
 	Doctor    Examiner
+	Overview  Overview        // nil without a cluster
+	Self      string          // the name of this host
 	Node      func() api.Node // the service adds the plugins, counts and problems
 }
 
@@ -45,6 +47,7 @@ type Service struct {
 	Plugins   Plugins
 	Tests     Tests
 	Node      Node
+	Cluster   Cluster
 	State     State
 	Events    Events
 	Doctor    Doctor
@@ -61,6 +64,7 @@ func New(o Options) *Service {
 		Plugins:   Plugins{v, o.Plugins},
 		Tests:     Tests{Plugins{v, o.Plugins}, o.Tests},
 		Node:      Node{v, o.Node, o.Drainer, o.Plugins},
+		Cluster:   Cluster{v, o.Overview, o.Self},
 		State:     State{o.State},
 		Events:    Events{o.Events},
 		Doctor:    Doctor{o.Doctor},

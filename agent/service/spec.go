@@ -15,7 +15,7 @@ func Volume(s api.VolumeSpec) volume.Volume {
 		ID: s.ID, Name: s.Name, PluginID: s.PluginID, ExternalID: s.ExternalID,
 		SnapshotID: s.SnapshotID, CloneID: s.CloneID, CapacityMin: s.CapacityMin, CapacityMax: s.CapacityMax,
 		Parameters: s.Parameters, Mutable: s.Mutable, Context: s.Context, Reclaim: cmp.Or(s.Reclaim, api.ReclaimRetain),
-		Shared: s.Scope == api.ScopeShared,
+		Shared: s.Scope == api.ScopeShared, AnyScope: s.Scope == "",
 	}
 
 	listed := s.Capabilities

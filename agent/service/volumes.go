@@ -24,6 +24,11 @@ type Provisioner interface {
 	Modify(ctx context.Context, id string, mutable map[string]string) (volume.Record, volume.Change, error)
 	Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error)
 	WithdrawExpansion(ctx context.Context, id string) (volume.Record, volume.Change, error)
+	Share(ctx context.Context, id string, force bool) (volume.Record, volume.Change, error)
+	Unshare(ctx context.Context, id string) (volume.Record, volume.Change, error)
+
+	// SharedRecord returns the record of a shared volume, also if this host does not use it.
+	SharedRecord(ctx context.Context, id string) (r volume.Record, ok bool, err error)
 }
 
 // Volumes answers requests about volumes.
@@ -40,6 +45,15 @@ func (v Volumes) List(ctx context.Context) []api.Volume { return v.describeAll(c
 func (v Volumes) Get(ctx context.Context, by Caller, id, state string, wait time.Duration) (api.Volume, error) {
 	if err := checkAwaited(state, api.StateMounted, api.StateFree); err != nil {
 		return api.Volume{}, err
+	}
+
+	if rec, ok, err := v.elsewhere(ctx, id); ok || err != nil {
+		if err != nil {
+			return api.Volume{}, err
+		}
+		if out := v.describe(ctx, by, rec); state == "" || out.State == state {
+			return out, nil
+		}
 	}
 
 	over, cancel := context.WithTimeout(ctx, wait)
@@ -71,6 +85,19 @@ func (v Volumes) Get(ctx context.Context, by Caller, id, state string, wait time
 				WithRemedy(remedy.Of(remedy.ShowVolume, id)))
 		}
 	}
+}
+
+// elsewhere returns the record of a shared volume that this host does not use. The result ok is false
+// for all other volumes.
+func (v Volumes) elsewhere(ctx context.Context, id string) (r volume.Record, ok bool, err error) {
+	if err := volume.CheckID("volume id", id); err != nil {
+		return r, false, asAPI(err)
+	}
+	if rec, known := v.records.Volume(id); known && (!rec.Volume.Shared || rec.Held()) {
+		return r, false, nil
+	}
+	r, ok, err = v.do.SharedRecord(ctx, id)
+	return r, ok, asAPI(err)
 }
 
 // checkAwaited refuses to wait for a state that is not in the list.
@@ -119,6 +146,27 @@ func (v Volumes) WithdrawExpansion(ctx context.Context, by Caller, id string) (a
 			return rec, change, err
 		}
 		return v.do.WithdrawExpansion(ctx, id)
+	})
+}
+
+// Share makes a volume of this host a shared volume of the cluster. Unless force is set, all hosts of
+// the cluster must first answer that they do not use its storage on their own.
+func (v Volumes) Share(ctx context.Context, by Caller, id string, force bool) (api.VolumeResult, error) {
+	return v.change(ctx, by, "", id, func() (rec volume.Record, change volume.Change, err error) {
+		if err := volume.CheckID("volume id", id); err != nil {
+			return rec, change, err
+		}
+		return v.do.Share(ctx, id, force)
+	})
+}
+
+// Unshare makes a shared volume a volume of this host.
+func (v Volumes) Unshare(ctx context.Context, by Caller, id string) (api.VolumeResult, error) {
+	return v.change(ctx, by, "", id, func() (rec volume.Record, change volume.Change, err error) {
+		if err := volume.CheckID("volume id", id); err != nil {
+			return rec, change, err
+		}
+		return v.do.Unshare(ctx, id)
 	})
 }
 

@@ -46,5 +46,6 @@ type Service struct {
 	Files   Files
 	Volumes Reports
 	Host    Host
-	Scraped *metrics.Server // nil without a metrics address
+	Cluster func() *api.NodeCluster // returns nil without a cluster
+	Scraped *metrics.Server         // nil without a metrics address
 }

@@ -49,6 +49,7 @@ func (s *Service) Node() api.Node {
 	n.Problems = append(n.Problems, s.leftovers()...)
 	n.Problems = append(n.Problems, s.cutTests()...)
 	n.Problems = append(n.Problems, s.Plugins.Deadlocks()...)
+	n.Cluster = s.Cluster()
 	n.Pending = inspect.Pending(s.Records.Volumes(), statedb.Snapshots.All(s.Records))
 	return n
 }

@@ -61,6 +61,34 @@ func FindVolume(ctx context.Context, client *apiclient.Client, id string) (*api.
 	return client.Volume(ctx, full)
 }
 
+// FindAnyVolume is like FindVolume, and also finds the shared volumes of the host's cluster. If the
+// cluster is not reachable, it returns what this host knows and warnings.
+func FindAnyVolume(ctx context.Context, client *apiclient.Client, id string) (*api.Volume, []string, error) {
+	if err := CheckVolumeID(id); err != nil {
+		return nil, nil, err
+	}
+
+	v, warnings, err := client.AnyVolume(ctx, id)
+	if !IsNotFound(err) {
+		return v, warnings, err
+	}
+
+	volumes, _, listErr := client.AllVolumes(ctx)
+	if listErr != nil {
+		return nil, nil, listErr
+	}
+	ids := make([]string, len(volumes))
+	for i, v := range volumes {
+		ids[i] = v.Spec.ID
+	}
+
+	full, err := complete("volume", id, ids, err)
+	if err != nil {
+		return nil, nil, err
+	}
+	return client.AnyVolume(ctx, full)
+}
+
 // FindPlugin returns the plugin with the given id. The argument may also be the beginning of an id,
 // if only one id begins with it. Commands that change something must not use FindPlugin.
 func FindPlugin(ctx context.Context, client *apiclient.Client, id string) (*api.Plugin, error) {

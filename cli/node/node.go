@@ -19,14 +19,23 @@ import (
 
 // New returns the command group "volctl node".
 func New(a *command.App) *cobra.Command {
-	return command.Group("node", "Show and drain this host", "", NewStatus(a), newDrain(a), newUndrain(a))
+	return command.Group("node", "Show and drain this host, and show the hosts of its cluster", "", NewStatus(a), newList(a), newDrain(a), newUndrain(a), newReplace(a))
 }
 
 // NewStatus returns the command "volctl node status".
 func NewStatus(a *command.App) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show a summary of this host, problems first", Args: command.Exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.Read(cmd, runStatus) },
+		Use: "status [HOST]", Short: "Show a summary of this host, problems first",
+		Long: `Show a summary of this host, problems first. With the name of another host of the cluster, show its
+state, its plugins, and the shared volumes that it holds.`,
+		Args: command.Between(0, "HOST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.Read(cmd, runStatus)
+			}
+			o := statusOptions{host: args[0]}
+			return a.Read(cmd, o.run)
+		},
 	}
 }
 
@@ -54,7 +63,7 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	}
 
 	out.Headline(w, "", out.Mark(is), facts...)
-	if err := out.Fields(w, "  ", unusual(n)); err != nil {
+	if err := out.Fields(w, "  ", append(unusual(n), clusterLines(n.Cluster, out.Now())...)); err != nil {
 		return err
 	}
 

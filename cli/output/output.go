@@ -299,3 +299,10 @@ func blockStyle(n *yaml.Node) {
 		blockStyle(c)
 	}
 }
+
+// Warn writes the warnings of an answer to stderr.
+func (o *Printer) Warn(warnings []string) {
+	for _, w := range warnings {
+		o.Note("warning: %s", w)
+	}
+}

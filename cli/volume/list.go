@@ -22,29 +22,41 @@ func NewList(a *command.App) *cobra.Command {
 		Use: "list", Aliases: []string{"ls"}, Short: "List the volumes",
 		Long: `List the volumes. A volume is free, mounting, mounted, degraded, detaching or stuck. With -o wide,
 the list adds whether the volume is attached and staged, the states of its claims, and its
-external id.`,
+external id.
+
+On a host of a cluster, the list contains all shared volumes. SCOPE is host or shared, and HOST is
+the host that holds a shared volume. Held means that only other hosts use it. If the cluster is not
+reachable, the list contains the volumes that this host knows.`,
 		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.Read(cmd, runList) },
 	}
 }
 
 func runList(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-	volumes, err := client.Volumes(ctx)
+	volumes, warnings, err := client.AllVolumes(ctx)
 	if err != nil {
 		return command.Failed(err, "list volumes")
 	}
+	out.Warn(warnings)
 
 	slices.SortStableFunc(volumes, func(x, y api.Volume) int { return strings.Compare(x.Spec.ID, y.Spec.ID) })
+	member := clustered(volumes)
 	ids := make([]string, len(volumes))
 	rows := make([][]string, len(volumes))
 	for i, v := range volumes {
 		ids[i], rows[i] = v.Spec.ID, listRow(&v, out.Wide())
+		if member {
+			rows[i] = append(rows[i], v.Scope, holders(&v))
+		}
 	}
 
 	return out.Print(volumes, ids, func(w *bytes.Buffer) error {
 		header := []string{"ID", "Name", "Plugin", "State", "Access Mode", "Claims", "Capacity"}
 		if out.Wide() {
 			header = append(header, "Attached", "Staged", "Claim States", "External ID")
+		}
+		if member {
+			header = append(header, "Scope", "Host")
 		}
 		return out.Table(w, "", header, rows)
 	})

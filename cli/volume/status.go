@@ -35,7 +35,8 @@ func NewStatus(a *command.App) *cobra.Command {
 it, and the command that helps. The command asks the plugin how full and how healthy the volume
 is, if the plugin supports that. With -o wide, it also asks the controller about the volume, and
 shows the gRPC codes of failed calls. With -o json, it shows the last answers instead. A unique
-prefix of the id is enough. Without an id, list all volumes.`,
+prefix of the id is enough. Without an id, list all volumes. For a shared volume, the command shows
+the hosts that hold it, also if this host does not use it.`,
 		Args: command.Between(0, "ID"), ValidArgsFunction: command.CompleteArg(a, command.VolumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -48,10 +49,11 @@ prefix of the id is enough. Without an id, list all volumes.`,
 }
 
 func (o statusOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-	v, err := command.FindVolume(ctx, client, o.id)
+	v, warnings, err := command.FindAnyVolume(ctx, client, o.id)
 	if err != nil {
 		return command.Failed(err, "show volume %q", o.id)
 	}
+	out.Warn(warnings)
 	return out.Print(v, []string{v.Spec.ID}, func(w *bytes.Buffer) error {
 		ask(ctx, client, v, out.Wide())
 		return statusScreen(w, out, v)
@@ -88,6 +90,7 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
 	}
 
 	lines = append(lines, output.Named("Plugin", output.Joined(" ", plugin, v.PluginState), v.Spec.ExternalID, output.Joined(" ", out.Source(v.MountSource), v.FSType)))
+	lines = append(lines, clusterLines(v, out)...)
 	lines = append(lines, modeLines(v)...)
 	lines = append(lines, storageLines(v)...)
 	lines = append(lines, reportLines(v.Report, out.Now())...)
@@ -99,7 +102,10 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
 		lines = append(lines, output.Named("Note", note))
 	}
 
-	if err := out.Fields(w, "  ", lines); err != nil || len(v.Claims) == 0 {
+	if err := out.Fields(w, "  ", lines); err != nil {
+		return err
+	}
+	if err := holdTable(w, out, v.Holds); err != nil || len(v.Claims) == 0 {
 		return err
 	}
 
@@ -129,7 +135,7 @@ func claimTable(w *bytes.Buffer, out *output.Printer, claims []api.Claim) error 
 // volumeCondition returns the condition of a volume. The condition is Good only if no step is
 // running or remains to be done.
 func volumeCondition(v *api.Volume) output.Condition {
-	settled := v.State == api.StateMounted || v.State == api.StateFree
+	settled := v.State == api.StateMounted || v.State == api.StateFree || v.State == api.StateHeld
 	switch {
 	case !healthy(v) || !well(v.Report):
 		return output.Bad

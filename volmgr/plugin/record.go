@@ -81,6 +81,9 @@ type Definition struct {
 	MaxInFlight       int           `json:"max_in_flight"`
 	OnChange          string        `json:"on_change"` // OnChangePending or OnChangeRestart
 
+	// Scope is ScopeHost, ScopeShared or empty.
+	Scope string `json:"scope,omitempty"`
+
 	// StatsInterval is the interval at which the agent asks the plugin for the state of mounted
 	// volumes. 0 means never. If StatsInterval is nil, the agent uses its own interval.
 	StatsInterval *time.Duration `json:"stats_interval,omitempty"`
@@ -96,6 +99,12 @@ type Definition struct {
 	// Registered is set if a user registered the definition at run time, without a plugin file.
 	Registered bool `json:"registered,omitempty"`
 }
+
+// These are the values of Definition.Scope. Without a scope, each volume chooses its own.
+const (
+	ScopeHost   = "host"   // the storage belongs to one host, so no volume is shared
+	ScopeShared = "shared" // a volume without a scope is shared by the hosts of the cluster
+)
 
 // These values say what the agent does if a plugin file changes while volumes are staged through
 // the plugin.

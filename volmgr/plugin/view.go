@@ -129,6 +129,9 @@ type View struct {
 	// ControllerTimeout is the time limit of a call to the plugin's controller service.
 	ControllerTimeout time.Duration
 
+	// Scope comes from the plugin file. It is ScopeHost, ScopeShared or empty.
+	Scope string
+
 	// StatsInterval comes from the plugin file. It is the interval at which the agent asks the
 	// plugin for the state of mounted volumes. 0 means never. If StatsInterval is nil, the agent
 	// uses its own interval.

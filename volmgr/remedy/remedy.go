@@ -53,6 +53,9 @@ const (
 	ShowNode         Kind = "show host"
 	ShowTable        Kind = "show mount table"
 	Undrain          Kind = "undrain host"
+	ShareVolume      Kind = "share volume"
+	UnshareVolume    Kind = "unshare volume"
+	ReplaceNode      Kind = "replace host in the cluster"
 )
 
 // Of returns a remedy of the given kind for the given subjects.

@@ -69,29 +69,3 @@ func (s Situation) EndAttachmentCall(who Asker, operation string) (Txn, error) {
 	hold.Attachment = Unclear
 	return s.txn(who, []Compare{Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}, s.Hold.Put(hold), Delete(s.Call.Key)), nil
 }
-
-// BeginStorageCall returns the transaction that announces a call that creates, expands or deletes
-// the storage of a volume.
-func (s Situation) BeginStorageCall(c AnnouncedCall) (Txn, error) {
-	if err := s.checkWrite(c.Asker); err != nil {
-		return Txn{}, err
-	}
-	if err := s.checkNoOtherCall(c); err != nil {
-		return Txn{}, err
-	}
-
-	return s.txn(c.Asker, []Compare{Unchanged(s.Volume.KV), Unchanged(s.Call.KV)}, s.Call.Put(c.value())), nil
-}
-
-// EndStorageCall returns the transaction that ends such a call. The operations in then are part of
-// the transaction. An empty transaction means that the call has already ended.
-func (s Situation) EndStorageCall(who Asker, operation string, then ...Op) (Txn, error) {
-	if err := s.checkWrite(who); err != nil {
-		return Txn{}, err
-	}
-	if !s.mine(who) || s.Call.Value.Operation != operation {
-		return Txn{}, nil
-	}
-
-	return s.txn(who, []Compare{Unchanged(s.Volume.KV), Unchanged(s.Call.KV)}, append(then, Delete(s.Call.Key))...), nil
-}

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"errors"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -20,6 +21,9 @@ type Place struct {
 	Use      Entry[Use]
 	Call     Entry[Call]
 	External Entry[Claimed]
+	Question Entry[Question]
+	Hold     Entry[Hold]   // of the asking host
+	Users    []Entry[User] // at most two of the users
 
 	node, id, driver, external string
 }
@@ -27,7 +31,8 @@ type Place struct {
 // PlaceReads returns the operations that read a Place.
 func PlaceReads(node string, v volume.Volume) []Op {
 	return []Op{
-		Get(MetaKey), Get(NodeKey(node)), Get(VolumeKey(v.ID)), Get(UseKey(v.ID)), Get(CallKey(v.ID)), Get(ExternalKey(v.Driver, v.ExternalID)),
+		Get(MetaKey), Get(NodeKey(node)), Get(VolumeKey(v.ID)), Get(UseKey(v.ID)), Get(CallKey(v.ID)),
+		Get(ExternalKey(v.Driver, v.ExternalID)), Get(QuestionKey(v.Driver, v.ExternalID)), Get(HoldKey(node, v.ID)), GetSpan(Users(v.ID), readUsers),
 	}
 }
 
@@ -45,6 +50,13 @@ func ParsePlace(node string, v volume.Volume, reads [][]KV) (Place, error) {
 	p.Use = entry[Use](UseKey(v.ID), reads[3], &errs)
 	p.Call = entry[Call](CallKey(v.ID), reads[4], &errs)
 	p.External = entry[Claimed](ExternalKey(v.Driver, v.ExternalID), reads[5], &errs)
+	p.Question = entry[Question](QuestionKey(v.Driver, v.ExternalID), reads[6], &errs)
+	p.Hold = entry[Hold](HoldKey(node, v.ID), reads[7], &errs)
+	for _, kv := range reads[8] {
+		e, err := Decode[User](kv)
+		p.Users, errs = append(p.Users, e), append(errs, err)
+	}
+
 	return p, errors.Join(errs...)
 }
 
@@ -55,8 +67,7 @@ func (p Place) txn(compares []Compare, then ...Op) Txn {
 	return Txn{If: compares, Then: then, Else: PlaceReads(p.node, v)}
 }
 
-// Define returns the transaction that adds a volume. A volume whose storage does not exist yet has
-// no external id, and gets it by Redefine.
+// Define returns the transaction that adds a volume whose storage exists.
 func (p Place) Define(who Asker, v volume.Volume) (Txn, error) {
 	if err := CheckRegistered(p.Meta, p.Node, who); err != nil {
 		return Txn{}, err
@@ -68,14 +79,35 @@ func (p Place) Define(who Asker, v volume.Volume) (Txn, error) {
 		return Txn{}, err
 	}
 
-	v.Shared = true
-	compares := []Compare{Absent(p.Volume.Key), Unchanged(p.Use.KV)}
-	then := []Op{p.Volume.Put(Definition{Volume: v}), p.Use.Put(Use{Generation: p.Use.Value.Generation + 1})}
-	if v.ExternalID != "" {
-		compares, then = append(compares, Unchanged(p.External.KV)), append(then, p.External.Put(Claimed{Volume: p.id}))
-	}
+	compares, external := p.claimStorage()
+	compares = append(compares, Absent(p.Volume.Key), Unchanged(p.Use.KV))
+	return p.txn(compares, append(external, p.put(Definition{Volume: v}), p.Use.Put(Use{Generation: p.Use.Value.Generation + 1}))...), nil
+}
 
-	return p.txn(compares, then...), nil
+// put returns the operation that stores a definition.
+func (p Place) put(d Definition) Op {
+	d.Volume.Shared = true
+	d.Deleting = d.Volume.Provision == volume.Deleting
+	return p.Volume.Put(d)
+}
+
+// claimStorage returns the operation that makes the volume the only one with its storage, and its
+// condition. It returns nothing for a volume without an external id, whose storage does not exist
+// yet.
+func (p Place) claimStorage() ([]Compare, []Op) {
+	if p.external == "" {
+		return nil, nil
+	}
+	return []Compare{Unchanged(p.External.KV)}, []Op{p.External.Put(Claimed{Volume: p.id})}
+}
+
+// notice returns the operation that tells the hosts that use the volume about a change. It returns
+// nothing if no host uses the volume.
+func (p Place) notice() []Op {
+	if p.Use.Value.Access == "" {
+		return nil
+	}
+	return []Op{Put(NoticeKey(p.id), Entry[Notice]{}.Encode(Notice{By: p.node}))}
 }
 
 // checkUnique refuses storage that another volume of the cluster uses.
@@ -89,8 +121,8 @@ func (p Place) checkUnique() error {
 		p.external, p.driver, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
 }
 
-// Redefine returns the transaction that replaces the definition of a volume, if the volume has not
-// changed since it was read.
+// Redefine returns the transaction that replaces the definition of a volume, if neither the
+// definition nor the use of the volume has changed since it was read.
 func (p Place) Redefine(who Asker, d Definition) (Txn, error) {
 	if err := CheckRegistered(p.Meta, p.Node, who); err != nil {
 		return Txn{}, err
@@ -98,17 +130,8 @@ func (p Place) Redefine(who Asker, d Definition) (Txn, error) {
 	if !p.Volume.Exists() {
 		return Txn{}, missing(p.id)
 	}
-	if err := p.checkUnique(); err != nil {
-		return Txn{}, err
-	}
 
-	d.Volume.Shared = true
-	compares, then := []Compare{Unchanged(p.Volume.KV)}, []Op{p.Volume.Put(d)}
-	if p.external != "" {
-		compares, then = append(compares, Unchanged(p.External.KV)), append(then, p.External.Put(Claimed{Volume: p.id}))
-	}
-
-	return p.txn(compares, then...), nil
+	return p.txn([]Compare{Unchanged(p.Volume.KV), Unchanged(p.Use.KV)}, append(p.notice(), p.put(d))...), nil
 }
 
 // Undefine returns the transaction that removes a volume from the cluster. It refuses a volume that
@@ -122,7 +145,7 @@ func (p Place) Undefine(who Asker) (Txn, error) {
 	}
 
 	compares := []Compare{Unchanged(p.Volume.KV), Unchanged(p.Use.KV), Unchanged(p.Call.KV), NoneIn(Users(p.id))}
-	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Call.Key)}
+	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Call.Key), Delete(NoticeKey(p.id))}
 	if p.External.Exists() && p.External.Value.Volume == p.id {
 		compares, then = append(compares, Unchanged(p.External.KV)), append(then, Delete(p.External.Key))
 	}
@@ -130,37 +153,44 @@ func (p Place) Undefine(who Asker) (Txn, error) {
 	return p.txn(compares, then...), nil
 }
 
-// MarkDeleting returns the transaction after which no host gets a hold on the volume any more. It
-// refuses a volume that a host uses.
-func (p Place) MarkDeleting(who Asker, v volume.Volume) (Txn, error) {
-	if err := CheckRegistered(p.Meta, p.Node, who); err != nil {
-		return Txn{}, err
-	}
-	if err := p.checkUnused(who); err != nil {
-		return Txn{}, err
-	}
-
-	d := p.Volume.Value
-	d.Volume, d.Deleting = v, true
-	d.Volume.Shared = true
-	return p.txn([]Compare{Unchanged(p.Volume.KV), Unchanged(p.Use.KV), NoneIn(Users(p.id))}, p.Volume.Put(d)), nil
-}
-
 // checkUnused refuses a volume that a host uses, or for which another host makes a call.
 func (p Place) checkUnused(who Asker) error {
-	use := p.Use.Value
 	switch {
 	case !p.Volume.Exists():
 		return missing(p.id)
-	case use.Holder != "":
-		return volume.Errorf(volume.ErrRefused, "volume %q is held by host %q in mode %s", p.id, use.Holder, use.Access).WithRemedy(remedy.Of(remedy.ShowVolume, p.id))
-	case use.Access != "":
-		return volume.Errorf(volume.ErrRefused, "volume %q is used by hosts in mode %s", p.id, use.Access).WithRemedy(remedy.Of(remedy.ShowVolume, p.id))
 	case p.Call.Exists() && p.Call.Value.Executor != who.Node:
-		return volume.Errorf(volume.ErrRefused, "host %q is calling %s for volume %q", p.Call.Value.Executor, p.Call.Value.Call, p.id).WithRemedy(remedy.Of(remedy.ShowVolume, p.id))
+		return p.busy()
 	default:
-		return nil
+		return p.Shown().Unused()
 	}
+}
+
+// busy returns the error for a volume for which another host makes a call.
+func (p Place) busy() error {
+	c := p.Call.Value
+	return volume.Errorf(volume.ErrRefused, "host %q is calling %s for volume %q since %s", c.Executor, c.Call, p.id, c.Since.UTC().Format(time.RFC3339)).
+		WithRemedy(remedy.Of(remedy.ShowVolume, p.id))
+}
+
+// Shown returns the volume as the parts of the agent outside of the cluster see it.
+func (p Place) Shown() volume.SharedVolume {
+	d, use := p.Volume.Value, p.Use.Value
+	out := volume.SharedVolume{Volume: d.Volume, Operation: d.Operation, Access: use.Access}
+	out.Volume.Shared = true
+	if d.Deleting {
+		out.Volume.Provision = volume.Deleting
+	}
+
+	if use.Holder != "" {
+		out.Users = append(out.Users, use.Holder)
+	}
+	for _, u := range p.Users {
+		if node, ok := LastID(u.Key); ok {
+			out.Users = append(out.Users, node)
+		}
+	}
+
+	return out
 }
 
 func missing(id string) error {

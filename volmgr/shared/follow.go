@@ -40,10 +40,13 @@ type Update struct {
 // because of a compaction, Follow reads again and passes on the differences, deleted keys included.
 // So a consumer that applies all updates always reaches the state of the store.
 //
-// The spans must not overlap. Follow calls apply from one goroutine. It remembers the names and
+// Follow watches the tails as well, but does not read them: the consumer learns their changes from the
+// first complete update on, except those that happen while a watch has failed.
+//
+// The spans and tails must not overlap. Follow calls apply from one goroutine. It remembers the names and
 // revisions of all keys, but not their values. It returns the error of ctx.
-func Follow(ctx context.Context, s Store, spans []Span, apply func(Update)) error {
-	f := follower{store: s, spans: spans, apply: apply, known: map[string]int64{}}
+func Follow(ctx context.Context, s Store, spans, tails []Span, apply func(Update)) error {
+	f := follower{store: s, spans: spans, tails: tails, apply: apply, known: map[string]int64{}}
 	for failures := 0; ctx.Err() == nil; {
 		revision, err := f.read(ctx)
 		if err == nil {
@@ -73,6 +76,7 @@ func Follow(ctx context.Context, s Store, spans []Span, apply func(Update)) erro
 type follower struct {
 	store Store
 	spans []Span
+	tails []Span
 	apply func(Update)
 	known map[string]int64 // the revisions of all keys that the consumer knows
 }
@@ -109,7 +113,7 @@ func (f *follower) read(ctx context.Context) (int64, error) {
 func (f *follower) watch(ctx context.Context, from int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for events := range f.store.Watch(ctx, f.spans, from) {
+	for events := range f.store.Watch(ctx, slices.Concat(f.spans, f.tails), from) {
 		if events.Err != nil {
 			return events.Err
 		}
@@ -121,6 +125,9 @@ func (f *follower) watch(ctx context.Context, from int64) error {
 // pass gives an update to the consumer, after it has recorded the revisions.
 func (f *follower) pass(u Update) {
 	for _, c := range u.Changes {
+		if f.inTail(c.Key) {
+			continue
+		}
 		if c.Deleted {
 			delete(f.known, c.Key)
 		} else {
@@ -128,6 +135,11 @@ func (f *follower) pass(u Update) {
 		}
 	}
 	f.apply(u)
+}
+
+// inTail reports whether a key is in one of the tails.
+func (f *follower) inTail(key string) bool {
+	return slices.ContainsFunc(f.tails, func(s Span) bool { return s.Contains(key) })
 }
 
 // Part is a part of the keys of a span.

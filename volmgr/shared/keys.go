@@ -16,7 +16,11 @@
 //	holds/<node>/<volume>      the right of a host to use a volume
 //	calls/<volume>             the controller call in flight for a volume
 //	tasks/<node>/<volume>      a controller call that another host asks a host to make
+//	fenced/<node>/<incarnation>  the proof that a host with this incarnation cannot write any more
 //	status/<node>              what people see of a host
+//	notices/<volume>           tells the hosts that use a volume that its definition has changed
+//	questions/<driver>/<hash>  asks all hosts whether they use a storage volume on their own
+//	answers/<question>/<node>  the answer of a host
 //
 // A key under use, users, holds or calls grants a right, and has no lease. Only a transaction of the
 // host that has the right, or a recorded proof, deletes it.
@@ -25,6 +29,7 @@ package shared
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -45,7 +50,11 @@ const (
 	holdsPrefix    = "holds/"
 	callsPrefix    = "calls/"
 	tasksPrefix    = "tasks/"
+	fencedPrefix   = "fenced/"
 	statusPrefix   = "status/"
+	noticesPrefix  = "notices/"
+	questionPrefix = "questions/"
+	answersPrefix  = "answers/"
 )
 
 // NodeKey returns the key of a host.
@@ -74,13 +83,22 @@ func Volumes() Span { return Prefix(volumesPrefix) }
 
 // ExternalKey returns the key of a storage volume. The external id may have any length and any
 // bytes, so the key contains its hash.
-func ExternalKey(driver, external string) string {
+func ExternalKey(driver, external string) string { return externalPrefix + storageID(driver, external) }
+
+// storageID returns the last two components of the keys of a storage volume.
+func storageID(driver, external string) string {
 	sum := sha256.Sum256([]byte(external))
-	return externalPrefix + volume.KeyComponent(driver) + "/" + hex.EncodeToString(sum[:])
+	return volume.KeyComponent(driver) + "/" + hex.EncodeToString(sum[:])
 }
 
 // UseKey returns the key of the mode in force of a volume.
 func UseKey(id string) string { return usesPrefix + volume.KeyComponent(id) }
+
+// Uses returns the span of the modes of all volumes.
+func Uses() Span { return Prefix(usesPrefix) }
+
+// AllUsers returns the span of the users of all volumes.
+func AllUsers() Span { return Prefix(usersPrefix) }
 
 // UserKey returns the key of one user of a volume.
 func UserKey(id, node string) string {
@@ -115,11 +133,54 @@ func TaskKey(node, id string) string {
 // TasksOf returns the span of all tasks for a host.
 func TasksOf(node string) Span { return Prefix(tasksPrefix + volume.KeyComponent(node) + "/") }
 
+// FencedKey returns the key of the proof that a host with an incarnation cannot write any more.
+func FencedKey(node string, incarnation uint64) string {
+	return fencedPrefix + volume.KeyComponent(node) + "/" + strconv.FormatUint(incarnation, 10)
+}
+
 // StatusKey returns the key of a host's status.
 func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }
 
 // Statuses returns the span of the status of all hosts.
 func Statuses() Span { return Prefix(statusPrefix) }
+
+// NoticeKey returns the key that changes with the definition of a volume in use.
+func NoticeKey(id string) string { return noticesPrefix + volume.KeyComponent(id) }
+
+// Notices returns the span of all notices.
+func Notices() Span { return Prefix(noticesPrefix) }
+
+// NoticeID returns the volume of a notice. For any other key, ok is false.
+func NoticeID(key string) (id string, ok bool) {
+	if !Notices().Contains(key) {
+		return "", false
+	}
+	return LastID(key)
+}
+
+// QuestionKey returns the key of the question about a storage volume.
+func QuestionKey(driver, external string) string {
+	return questionPrefix + storageID(driver, external)
+}
+
+// Questions returns the span of all questions.
+func Questions() Span { return Prefix(questionPrefix) }
+
+// AnswerKey returns the key of a host's answer to a question.
+func AnswerKey(question, node string) string {
+	return answersPrefix + volume.KeyComponent(question) + "/" + volume.KeyComponent(node)
+}
+
+// Answers returns the span of all answers to a question.
+func Answers(question string) Span {
+	return Prefix(answersPrefix + volume.KeyComponent(question) + "/")
+}
+
+// UserIDs returns the volume and the host in the key of a user. For any other key, ok is false.
+func UserIDs(key string) (id, node string, ok bool) { return HoldIDs(key) }
+
+// After returns the span of the keys in s that follow a key.
+func (s Span) After(key string) Span { return Span{Key: key + "\x00", End: s.End} }
 
 // LastID returns the id in the last component of a key. For a key that no function of this package
 // returned, ok is false.

@@ -105,8 +105,17 @@ type Live struct {
 type Definition struct {
 	Volume volume.Volume `json:"volume"`
 
+	// Operation names the create of the volume. It is empty for a registered volume. A create that
+	// has not finished is continued under the same operation.
+	Operation string `json:"operation,omitempty"`
+
 	// Deleting is set while the storage of the volume is deleted. No host gets a hold then.
 	Deleting bool `json:"deleting,omitempty"`
+}
+
+// Notice tells the hosts that use a volume that a host has changed its definition.
+type Notice struct {
+	By string `json:"by"`
 }
 
 // Use is the mode in which hosts use a volume. Its key exists as long as the volume.

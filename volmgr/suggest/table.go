@@ -37,6 +37,9 @@ var words = map[remedy.Kind]func(s []string) string{
 	remedy.Follow:           func(s []string) string { return s[0] },
 	remedy.ShowTable:        text("findmnt"),
 	remedy.Undrain:          text("volctl node undrain"),
+	remedy.ShareVolume:      command("volctl volume share %s"),
+	remedy.UnshareVolume:    command("volctl volume unshare %s"),
+	remedy.ReplaceNode:      command("volctl node replace %s --reason TEXT -y"),
 	remedy.EndProcess:       command("kill %s"),
 
 	remedy.StopUser: func(s []string) string {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,11 +43,17 @@ type underway struct {
 	hangs bool // the read has exceeded the time limit
 }
 
-var files = &reader{busy: map[string]*underway{}, within: within, read: read}
+var (
+	files = &reader{busy: map[string]*underway{}, within: within, read: readWith(Open)}
+	plain = &reader{busy: map[string]*underway{}, within: within, read: readWith(openPlain)}
+)
 
 // ReadFile returns the content of a regular file that has at most limit bytes. It follows symbolic
 // links and waits for at most five seconds. Only an error of type *fs.PathError contains the path.
 func ReadFile(path string, limit int64) ([]byte, error) { return files.file(path, limit) }
+
+// ReadPlainFile does the same as ReadFile, but refuses a path that contains a symbolic link.
+func ReadPlainFile(path string, limit int64) ([]byte, error) { return plain.file(path, limit) }
 
 func (r *reader) file(path string, limit int64) ([]byte, error) {
 	timer := time.NewTimer(r.within)
@@ -109,11 +116,17 @@ func (r *reader) begin(path string, late <-chan time.Time) (*underway, error) {
 	}
 }
 
-func read(path string, limit int64) ([]byte, error) {
-	f, err := Open(path)
-	if err != nil {
-		return nil, err
+func readWith(open func(path string) (*os.File, error)) func(path string, limit int64) ([]byte, error) {
+	return func(path string, limit int64) ([]byte, error) {
+		f, err := open(path)
+		if err != nil {
+			return nil, err
+		}
+		return read(f, limit)
 	}
+}
+
+func read(f *os.File, limit int64) ([]byte, error) {
 	defer f.Close() //nolint:errcheck // a file opened for reading has no data to lose
 
 	info, err := f.Stat()
@@ -147,6 +160,38 @@ func Open(path string) (*os.File, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
+	return reopen(at, path)
+}
+
+// openPlain does the same as Open, but refuses a path that contains a symbolic link.
+func openPlain(path string) (*os.File, error) {
+	at, err := openat("/", unix.O_PATH)
+	for rest := strings.Trim(path, "/"); err == nil && rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		parent := at
+		at, err = unix.Openat(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		unix.Close(parent) //nolint:errcheck // an O_PATH descriptor has no data to lose
+		if err == nil && isLink(at) {
+			unix.Close(at) //nolint:errcheck // as above
+			return nil, fmt.Errorf("%w: %s in %s is a symbolic link", ErrNotRegular, strconv.Quote(name), path)
+		}
+	}
+
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return reopen(at, path)
+}
+
+// isLink reports whether an O_PATH descriptor refers to a symbolic link.
+func isLink(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
+}
+
+// reopen opens the file of an O_PATH descriptor for reading, and closes the descriptor.
+func reopen(at int, path string) (*os.File, error) {
 	defer unix.Close(at) //nolint:errcheck // an O_PATH descriptor has no data to lose
 
 	var st unix.Stat_t

@@ -67,6 +67,13 @@ const (
 	EventHoldLost     EventType = "hold-lost"
 )
 
+// The part of this host in its cluster changed.
+const (
+	EventNodeRegistered     EventType = "node-registered"
+	EventClusterReachable   EventType = "cluster-reachable"
+	EventClusterUnreachable EventType = "cluster-unreachable"
+)
+
 // A command for a volume succeeded or failed, or the agent changed the record itself.
 const (
 	EventCreated         EventType = "created"
@@ -80,6 +87,8 @@ const (
 	EventModifyFailed    EventType = "modify-failed"
 	EventExpandBegun     EventType = "expand-begun"
 	EventExpandWithdrawn EventType = "expand-withdrawn"
+	EventShared          EventType = "shared"
+	EventUnshared        EventType = "unshared"
 	EventRestored        EventType = "restored"
 	EventVolumeAdopted   EventType = "volume-adopted"
 	EventHealthChanged   EventType = "health-changed"
@@ -131,9 +140,10 @@ func (t EventType) Check() error {
 		EventNodeExpanded, EventExpandFailed, EventStepFailed, EventStepInterrupted,
 		EventWarning,
 		EventHoldAcquired, EventHoldGivenUp, EventHoldLost,
+		EventNodeRegistered, EventClusterReachable, EventClusterUnreachable,
 		EventCreated, EventCreateFailed, EventRegistered, EventUpdated, EventDeleted,
 		EventDeleteFailed, EventDeregistered, EventModified, EventModifyFailed,
-		EventExpandBegun, EventExpandWithdrawn, EventRestored, EventVolumeAdopted,
+		EventExpandBegun, EventExpandWithdrawn, EventShared, EventUnshared, EventRestored, EventVolumeAdopted,
 		EventHealthChanged,
 		EventSnapshotCreated, EventSnapshotFailed, EventSnapshotDeleted,
 		EventRuntimeCreated, EventRuntimeRemoved,

@@ -398,6 +398,5 @@ func AdoptHold(r Record, operation string, access call.AccessMode, reader, attac
 // Idle reports whether the agent can forget the record of a shared volume. The definition remains
 // in the cluster, so the agent reads it again for the next claim.
 func (r Record) Idle() bool {
-	v := r.Volume
-	return v.Shared && !r.Leftover && !r.Held() && len(r.Guards) == 0 && v.Provision == Provisioned && !r.Expanding() && v.Expansion.Node == 0 && len(v.Modifying) == 0
+	return r.Volume.Shared && !r.Leftover && !r.Held() && len(r.Guards) == 0
 }

@@ -19,7 +19,27 @@ import (
 // returns an error that names the field with its old and new value. Otherwise, Merge returns the
 // changes as texts. It returns no texts if the file changes nothing.
 func Merge(r Record, spec Volume) (Volume, []string, error) {
-	old := r.Volume
+	return merge(r.Volume, spec, usage{
+		inUse: r.Held(),
+		keeps: func(all []call.Capability) bool {
+			return r.Node.Mode == nil || slices.Contains(all, r.Node.Mode.Capability)
+		},
+	})
+}
+
+// usage is the use of a volume, as far as it limits changes of the volume.
+type usage struct {
+	inUse bool
+
+	// keeps reports whether a list of capabilities contains the mode in use.
+	keeps func([]call.Capability) bool
+}
+
+func merge(old, spec Volume, use usage) (Volume, []string, error) {
+	if old.Shared != spec.Shared {
+		return old, nil, OtherScope(old)
+	}
+
 	spec, err := spec.Keeping(old.Secrets)
 	if err != nil {
 		return old, nil, err
@@ -27,7 +47,6 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 
 	m := merger{id: old.ID}
 	m.fixed("name", old.Name, spec.Name, spec.Name == "")
-	m.fixed("scope", scope(old), scope(spec), false)
 	m.fixed("plugin_id", old.PluginID, spec.PluginID, false)
 	m.fixed("external_id", old.ExternalID, spec.ExternalID, spec.ExternalID == "")
 	m.fixed("snapshot_id", old.SnapshotID, spec.SnapshotID, spec.SnapshotID == "")
@@ -36,12 +55,12 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	m.fixed("topology_request", old.Topology, spec.Topology, len(old.Topologies) == 0 || !spec.Topology.Given())
 
 	now := m.capacity(old, spec)
-	if c := r.Node.Mode; c != nil && !slices.Contains(spec.Capabilities, c.Capability) {
+	if !use.keeps(spec.Capabilities) {
 		m.refuse("capabilities", old.Capabilities, spec.Capabilities, "the mode in use must stay among them")
 	}
 
 	now.Capabilities = change(&m, "capabilities", old.Capabilities, spec.Capabilities)
-	if r.Held() && !reflect.DeepEqual(old.MountOptions, spec.MountOptions) {
+	if use.inUse && !reflect.DeepEqual(old.MountOptions, spec.MountOptions) {
 		m.refuse("mount_options", old.MountOptions, spec.MountOptions, "they can change only while the volume is free")
 	}
 
@@ -60,14 +79,6 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	}
 
 	return now, m.changes, nil
-}
-
-// scope returns the name of a volume's scope in volume files.
-func scope(v Volume) string {
-	if v.Shared {
-		return "shared"
-	}
-	return "host"
 }
 
 type merger struct {
@@ -249,14 +260,16 @@ type Change struct {
 
 // These constants are the outcomes of a command that changes a volume.
 const (
-	Created    = "created"
-	Registered = "registered"
-	Updated    = "updated"
-	Modified   = "modified"
-	Grown      = "expanded"
-	Growing    = "expanding" // the expansion continues after the command has ended
-	GivenUp    = "withdrawn" // the command withdrew an expansion
-	Unchanged  = "unchanged"
+	Created     = "created"
+	Registered  = "registered"
+	Updated     = "updated"
+	Modified    = "modified"
+	Grown       = "expanded"
+	Growing     = "expanding" // the expansion continues after the command has ended
+	SharedNow   = "shared"
+	UnsharedNow = "unshared"
+	GivenUp     = "withdrawn" // the command withdrew an expansion
+	Unchanged   = "unchanged"
 )
 
 // Differences compares a request to create a volume with the existing volume of the same id. It

@@ -49,6 +49,9 @@ type Volume struct {
 	// definition, and a host uses the volume only while it has a hold.
 	Shared bool `json:"shared,omitempty"`
 
+	// AnyScope is set in a request whose volume file has no scope. It is never stored.
+	AnyScope bool `json:"-"`
+
 	// Created is set if this agent created the volume. It is not set for a registered volume.
 	Created bool `json:"created,omitempty"`
 
@@ -56,7 +59,12 @@ type Volume struct {
 	Provision Provision `json:"provision,omitempty"`
 
 	// Expansion is a requested expansion that has not finished.
-	Expansion    Expansion `json:"expansion,omitzero"`
+	Expansion Expansion `json:"expansion,omitzero"`
+
+	// Growth is only set for a shared volume. In the record of a host, it is the last growth that
+	// the host has seen.
+	Growth Growth `json:"growth,omitzero"`
+
 	RegisteredAt time.Time `json:"registered_at"`
 }
 

@@ -35,7 +35,7 @@ func TestFollowGap(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	seen := false
-	err := shared.Follow(ctx, busy{memory.New().Open("test")}, []shared.Span{shared.Prefix("f/")}, func(u shared.Update) {
+	err := shared.Follow(ctx, busy{memory.New().Open("test")}, []shared.Span{shared.Prefix("f/")}, nil, func(u shared.Update) {
 		for _, c := range u.Changes {
 			seen = seen || c.Key == "f/k"
 		}

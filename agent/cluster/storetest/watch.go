@@ -166,7 +166,7 @@ func checkFollow(s *suite) {
 	ctx, cancel := context.WithCancel(s.Context())
 	ended := make(chan error)
 	go func() {
-		ended <- shared.Follow(ctx, s.s, []shared.Span{shared.Prefix("f/"), {Key: "single"}}, func(u shared.Update) {
+		ended <- shared.Follow(ctx, s.s, []shared.Span{shared.Prefix("f/"), {Key: "single"}}, nil, func(u shared.Update) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, c := range u.Changes {

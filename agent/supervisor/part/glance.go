@@ -45,7 +45,10 @@ func (g *Glance) Look(open, foreign bool) {
 
 	if def != nil {
 		g.View.CallTimeout, g.View.ControllerTimeout = def.NodeTimeout, def.ControllerTimeout
-		g.View.StatsInterval = def.StatsInterval
+		g.View.StatsInterval, g.View.Scope = def.StatsInterval, def.Scope
+		if def.Builtin != "" {
+			g.View.Scope = plugin.ScopeHost
+		}
 	}
 
 	if now.State == Ready && !g.View.Ready {

@@ -34,6 +34,7 @@ func (all Whole) View(id, driver string) plugin.View {
 
 	for _, g := range all {
 		v.Restarts += g.Status.Restarts
+		v.Scope = cmp.Or(v.Scope, g.View.Scope)
 	}
 
 	if nodes := all.Serving(Node); len(nodes) > 0 {

@@ -2,6 +2,7 @@ package san
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -22,31 +23,6 @@ type Call struct {
 
 	// Abandoned is set if the caller has stopped waiting. The call still has its effect.
 	Abandoned bool
-}
-
-// call is a Call of the SAN. Its fields do not change, except held, which SAN.mu protects.
-type call struct {
-	number         int64
-	method, node   string
-	volume, target string
-	gone           <-chan struct{} // closed when the driver closes its connection
-	deadline       time.Time       // zero if there is no deadline
-	held           bool
-}
-
-// abandoned reports whether the caller has stopped waiting. A stopped driver cannot close its
-// connection, so the deadline of the call counts, too.
-func (c *call) abandoned() bool {
-	select {
-	case <-c.gone:
-		return true
-	default:
-		return !c.deadline.IsZero() && time.Now().After(c.deadline)
-	}
-}
-
-func (c *call) event(kind Kind) Event {
-	return Event{Kind: kind, Call: c.number, Method: c.method, Node: c.node, Volume: c.volume, Target: c.target}
 }
 
 // changing contains the methods of the controller that change something for one volume.
@@ -82,7 +58,7 @@ func (s *SAN) perform(r request, gone <-chan struct{}) answer {
 		return answer{Lose: lose}
 	}
 
-	reply, err := handle(&controller{SAN: s, call: c}, m)
+	reply, err := handle(&controller{fabric: s.fabric, call: c}, m)
 	s.end(c, err)
 	if err != nil {
 		return failed(err)
@@ -102,18 +78,36 @@ func (s *SAN) begin(c *call) (code codes.Code, lose bool) {
 	s.mu.Lock()
 	s.number++
 	c.number = s.number
-	s.journal.add(c.event(KindCall))
+	s.add(c.event(KindCall))
 
 	if changing[c.method] && c.volume != "" {
 		s.judgeCall(c)
 		s.calls[c.number] = c
 	}
 	if c.method == "ControllerUnpublishVolume" && c.target == "" {
-		s.violation(RuleEmptyNode, c.event(KindViolation))
+		s.addViolation(RuleEmptyNode, c.event(KindViolation))
 	}
 	s.mu.Unlock()
 
-	return s.suffer(c)
+	return s.suffer(c.method, c.node, func(held bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c.held = held
+	})
+}
+
+// judgeCall records that another node has a call for the same volume in flight. The caller holds
+// the lock mu.
+func (s *SAN) judgeCall(c *call) {
+	for _, other := range s.calls {
+		if other.volume != c.volume || other.node == c.node || other.abandoned() {
+			continue
+		}
+
+		e := c.event(KindCall)
+		e.Message = fmt.Sprintf("%s of %s is in flight", other.method, other.node)
+		s.addViolation(RuleTwoCallers, e)
+	}
 }
 
 func (s *SAN) end(c *call, err error) {
@@ -122,7 +116,7 @@ func (s *SAN) end(c *call, err error) {
 	delete(s.calls, c.number)
 	e := c.event(KindAnswer)
 	e.Code, e.Message, e.Late = status.Code(err).String(), status.Convert(err).Message(), c.abandoned()
-	s.journal.add(e)
+	s.add(e)
 }
 
 // InFlight returns the changing calls to the controller that have not ended.

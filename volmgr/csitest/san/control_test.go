@@ -150,14 +150,11 @@ func TestServerProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &lab{t: t, dir: dir}
-	l.eventually("the socket exists", func() bool {
-		_, err := os.Stat(SocketPath(dir + "/san"))
+	l.eventually("the SAN answers", func() bool {
+		_, err := ask(l.ctx(), SocketPath(dir+"/san"), request{Op: opHello, Node: "a"}, nil)
 		return err == nil
 	})
 	ctx := l.ctx()
-	if _, err := ask(ctx, SocketPath(dir+"/san"), request{Op: opHello, Node: "a"}, nil); err != nil {
-		t.Fatal(err)
-	}
 	_, err := ask(ctx, SocketPath(dir+"/san"), request{Op: opEnter, Node: "a", Method: "NodeStageVolume", Volume: "v"}, nil)
 	l.must(err)
 	events, err := ReadJournal(dir + "/san")

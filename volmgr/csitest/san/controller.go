@@ -21,7 +21,7 @@ const attachmentKey = "san/attachment"
 // controller answers one call to the controller service of any driver.
 type controller struct {
 	csi.UnimplementedControllerServer
-	*SAN
+	*fabric
 	call *call
 }
 
@@ -120,7 +120,7 @@ func (c *controller) ControllerPublishVolume(_ context.Context, m *csi.Controlle
 	}
 
 	a, err := c.attach(wanted{volume: m.GetVolumeId(), node: m.GetNodeId(), mode: m.GetVolumeCapability().GetAccessMode().GetMode(),
-		readOnly: m.GetReadonly(), made: true}, c.call)
+		readOnly: m.GetReadonly(), made: true}, c.call.cause())
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (c *controller) ControllerUnpublishVolume(_ context.Context, m *csi.Control
 		return nil, status.Errorf(codes.NotFound, "node %q is unknown", m.GetNodeId())
 	}
 
-	c.detach(m.GetVolumeId(), m.GetNodeId(), c.call)
+	c.detach(m.GetVolumeId(), m.GetNodeId(), c.call.cause())
 	return &csi.ControllerUnpublishVolumeResponse{}, nil
 }
 

@@ -57,14 +57,14 @@ func TestDetachWithOpenFile(t *testing.T) {
 	l := newLab(t)
 	a := l.host("a", full)
 	a.up()
-	in, line := a.talk(`exec 3>>$v/file; echo one >&3; exec 4<$v/file; cat $v/file >/dev/null; echo ready
+	send, line := a.talk(`exec 3>>$v/file; echo one >&3; exec 4<$v/file; cat $v/file >/dev/null; echo ready
 		read _; echo two >&3 || echo "refused"; cat <&4 || echo "no read"; sync $v/file || echo "no sync"; cat $v/file || echo unreadable; ls $v || echo "no list"; echo end`)
 	if got := line(); got != "ready" {
 		t.Fatalf("the process said %q", got)
 	}
 	l.must(a.detach())
 	mark := len(l.s.Events())
-	_, _ = fmt.Fprintln(in) // if the process has ended, its exit code shows the reason
+	send()
 	for _, want := range []string{"refused", "no read", "no sync", "unreadable", "no list", "end"} {
 		if got := line(); got != want {
 			t.Errorf("the process said %q instead of %q", got, want)
@@ -83,9 +83,45 @@ func TestDetachWithOpenFile(t *testing.T) {
 	if string(raw) != "one\n" || err != nil {
 		t.Errorf("on the disk: %q, %v", raw, err)
 	}
-	_, _ = fmt.Fprintln(in) // if the process has ended, its exit code shows the reason
 	a.must(a.unpublish())
 	a.must(a.unstage())
+}
+
+// TestDetachUnderLoad ends an attachment while a process writes. No write comes after the detach.
+func TestDetachUnderLoad(t *testing.T) {
+	l := newLab(t)
+	a := l.host("a", full)
+	a.up()
+	_, line := a.talk(`echo ready; while echo line >>$v/file; do :; done 2>/dev/null; echo end`)
+	if got := line(); got != "ready" {
+		t.Fatalf("the process said %q", got)
+	}
+	l.eventually("many writes", func() bool { return len(l.s.Writes("v")) > 100 })
+	l.must(a.detach())
+	before, err := os.ReadFile(filepath.Join(l.s.Disks()[0].Dir, "file"))
+	l.must(err)
+	if got := line(); got != "end" {
+		t.Errorf("the process said %q", got)
+	}
+
+	detached, size := false, 0
+	for _, e := range l.s.Events() {
+		switch e.Kind {
+		case KindDetach:
+			detached = true
+		case KindWrite:
+			size += int(e.Len)
+			if detached {
+				t.Errorf("after the detach: %s", e)
+			}
+		}
+	}
+	after, err := os.ReadFile(filepath.Join(l.s.Disks()[0].Dir, "file"))
+	if len(before) != len(after) || size != len(after) || err != nil {
+		t.Errorf("%d bytes at the detach, %d bytes later, %d bytes in the journal, %v", len(before), len(after), size, err)
+	}
+	l.must(a.unpublish())
+	l.must(a.unstage())
 }
 
 // TestUnstageUnderMount ends a node-only attachment while a mount of the volume remains.

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -22,24 +21,8 @@ const defaultSize = 64 << 20
 // blockFile is the name of the file that a session of a block volume serves.
 const blockFile = "disk.img"
 
-// Disk is a volume of the SAN.
-type Disk struct {
-	ID   string
-	Name string // name in CreateVolume; empty for AddDisk
-	Size int64  // bytes
-	Dir  string // directory with the files of the volume, in the SAN's own file system
-
-	// Image is the file with the data of a block volume. A volume has files and a block device,
-	// and a test uses one of them.
-	Image    string
-	Topology map[string]string
-}
-
-// disks contains the disks by id.
-type disks map[string]*Disk
-
 // AddDisk makes a volume that exists without CreateVolume. A size of 0 selects the default size.
-func (s *SAN) AddDisk(id string, size int64) error {
+func (s *fabric) AddDisk(id string, size int64) error {
 	s.admin.Lock()
 	defer s.admin.Unlock()
 	_, err := s.make(&Disk{ID: id, Size: size})
@@ -47,7 +30,7 @@ func (s *SAN) AddDisk(id string, size int64) error {
 }
 
 // Disks returns the disks, sorted by id.
-func (s *SAN) Disks() []Disk {
+func (s *fabric) Disks() []Disk {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -61,7 +44,7 @@ func (s *SAN) Disks() []Disk {
 }
 
 // make makes the files of a disk. The caller holds the lock admin.
-func (s *SAN) make(d *Disk) (*Disk, error) {
+func (s *fabric) make(d *Disk) (*Disk, error) {
 	if s.disks[d.ID] != nil {
 		return nil, status.Errorf(codes.AlreadyExists, "volume %q exists", d.ID)
 	}
@@ -97,7 +80,7 @@ func resizeFile(path string, size int64) error {
 }
 
 // remove removes a disk that has no attachment. The caller holds the lock admin.
-func (s *SAN) remove(id string) error {
+func (s *fabric) remove(id string) error {
 	d := s.disks[id]
 	if d == nil {
 		return nil
@@ -129,7 +112,7 @@ func removeTree(dir string) error {
 }
 
 // grow changes the size of a disk to at least size. The caller holds the lock admin.
-func (s *SAN) grow(id string, size int64) (int64, error) {
+func (s *fabric) grow(id string, size int64) (int64, error) {
 	d := s.disks[id]
 	if d == nil {
 		return 0, status.Errorf(codes.NotFound, "volume %q does not exist", id)
@@ -143,12 +126,6 @@ func (s *SAN) grow(id string, size int64) (int64, error) {
 	d.Size = size
 
 	return size, resizeFile(d.Image, size)
-}
-
-// snapshot is a copy of the files of a disk.
-type snapshot struct {
-	dir  string
-	info *csi.Snapshot
 }
 
 // copyTree copies the files and the image of a disk.

@@ -1,8 +1,8 @@
 package san
 
 import (
-	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -20,12 +20,19 @@ type fault struct {
 	lose  bool
 }
 
+// faults contains the faults that the test has set.
+type faults struct {
+	closed <-chan struct{} // ends every wait
+	lock   sync.Mutex
+	list   []*fault
+}
+
 // Hold stops the calls of a method from a node before their effect, until the test calls the
 // returned function. An empty node means all nodes. If the caller gives up, the call waits on, and
 // its effect comes late.
-func (s *SAN) Hold(method, node string) (release func()) {
+func (s *faults) Hold(method, node string) (release func()) {
 	f := &fault{method: method, node: node, until: make(chan struct{})}
-	remove := s.add(f)
+	remove := s.enlist(f)
 	return func() {
 		if remove() {
 			close(f.until)
@@ -35,54 +42,55 @@ func (s *SAN) Hold(method, node string) (release func()) {
 
 // Delay delays the effect of the calls of a method from a node, until the test calls the returned
 // function. Calls that wait already are not affected by the function.
-func (s *SAN) Delay(method, node string, d time.Duration) (remove func()) {
-	drop := s.add(&fault{method: method, node: node, delay: d})
+func (s *faults) Delay(method, node string, d time.Duration) (remove func()) {
+	drop := s.enlist(&fault{method: method, node: node, delay: d})
 	return func() { drop() }
 }
 
 // FailNext makes the next call of a method from a node fail without an effect. An empty node means
 // all nodes.
-func (s *SAN) FailNext(method, node string, code codes.Code) {
-	s.add(&fault{method: method, node: node, once: true, code: code})
+func (s *faults) FailNext(method, node string, code codes.Code) {
+	s.enlist(&fault{method: method, node: node, once: true, code: code})
 }
 
 // LoseAnswer makes the next call of a method from a node fail with Unavailable after its effect.
-func (s *SAN) LoseAnswer(method, node string) {
-	s.add(&fault{method: method, node: node, once: true, lose: true})
+func (s *faults) LoseAnswer(method, node string) {
+	s.enlist(&fault{method: method, node: node, once: true, lose: true})
 }
 
-func (s *SAN) add(f *fault) (remove func() bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.faults = append(s.faults, f)
+func (s *faults) enlist(f *fault) (remove func() bool) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.list = append(s.list, f)
 
 	return func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		before := len(s.faults)
-		s.faults = slices.DeleteFunc(s.faults, func(other *fault) bool { return other == f })
-		return len(s.faults) < before
+		s.lock.Lock()
+		defer s.lock.Unlock()
+		before := len(s.list)
+		s.list = slices.DeleteFunc(s.list, func(other *fault) bool { return other == f })
+		return len(s.list) < before
 	}
 }
 
-// suffer applies all faults that match a call.
-func (s *SAN) suffer(c *call) (code codes.Code, lose bool) {
-	s.mu.Lock()
+// suffer applies all faults that match a call. It calls held while a fault delays the call. It
+// returns the code with which the call must fail, and whether the caller must not get the answer.
+func (s *faults) suffer(method, node string, held func(bool)) (code codes.Code, lose bool) {
+	s.lock.Lock()
 	var mine []*fault
-	s.faults = slices.DeleteFunc(s.faults, func(f *fault) bool {
-		if f.method != c.method || (f.node != "" && f.node != c.node) {
+	s.list = slices.DeleteFunc(s.list, func(f *fault) bool {
+		if f.method != method || (f.node != "" && f.node != node) {
 			return false
 		}
 		mine = append(mine, f)
 		return f.once
 	})
-	c.held = slices.ContainsFunc(mine, func(f *fault) bool { return f.until != nil || f.delay > 0 })
-	s.mu.Unlock()
+	s.lock.Unlock()
 
+	held(slices.ContainsFunc(mine, func(f *fault) bool { return f.until != nil || f.delay > 0 }))
+	defer held(false)
 	for _, f := range mine {
 		if !s.await(f) {
-			code = codes.Unavailable
-			break
+			return codes.Unavailable, lose
 		}
 		if f.code != codes.OK {
 			code = f.code
@@ -90,15 +98,11 @@ func (s *SAN) suffer(c *call) (code codes.Code, lose bool) {
 		lose = lose || f.lose
 	}
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.held = false
-
 	return code, lose
 }
 
 // await waits for the end of a fault. It returns false if the SAN ended first.
-func (s *SAN) await(f *fault) bool {
+func (s *faults) await(f *fault) bool {
 	var timer <-chan time.Time
 	switch {
 	case f.delay > 0:
@@ -114,26 +118,5 @@ func (s *SAN) await(f *fault) bool {
 		return true
 	case <-s.closed:
 		return false
-	}
-}
-
-// AwaitEvent waits until the journal contains an event after the given number that match selects,
-// and returns the event.
-func (s *SAN) AwaitEvent(ctx context.Context, after int64, match func(Event) bool) (Event, error) {
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-
-	for {
-		for _, e := range s.Events() {
-			if e.Seq > after && match(e) {
-				return e, nil
-			}
-		}
-
-		select {
-		case <-ctx.Done():
-			return Event{}, ctx.Err()
-		case <-again.C:
-		}
 	}
 }

@@ -50,9 +50,9 @@ func (g *gate) change(op Event, do func() fuse.Status) fuse.Status {
 func (g *gate) record(kind Kind, op Event) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	e := g.attachment.event(nil)
+	e := g.attachment.event(cause{})
 	e.Kind, e.Op, e.Name, e.Offset, e.Len = kind, op.Op, op.Name, op.Offset, op.Len
-	g.journal.add(e)
+	g.add(e)
 	if kind == KindWrite {
 		g.judgeWrite(g.attachment, e)
 	}

@@ -2,12 +2,14 @@ package san
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -59,6 +61,13 @@ type Event struct {
 	Rule Rule `json:"rule,omitempty"` // broken rule of a violation
 }
 
+// cause is the call that leads to an event. It is the zero value if no call does.
+type cause struct {
+	call   int64
+	method string
+	late   bool // the caller has stopped waiting
+}
+
 func (e Event) String() string {
 	raw, err := json.Marshal(e)
 	if err != nil {
@@ -91,23 +100,26 @@ func ReadJournal(dir string) ([]Event, error) {
 	return events, nil
 }
 
-// journal holds all events in memory and appends them to a file. The caller holds the lock SAN.mu.
+// journal holds all events in memory and appends them to a file.
 type journal struct {
+	lock   sync.Mutex // a goroutine that holds it takes no other lock
 	file   *os.File
 	events []Event
 	failed error // first failure to write the file
 }
 
-func openJournal(dir string) (journal, error) {
+func openJournal(dir string) (*journal, error) {
 	f, err := os.OpenFile(JournalPath(dir), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return journal{}, fmt.Errorf("cannot open the journal: %w", err)
+		return nil, fmt.Errorf("cannot open the journal: %w", err)
 	}
-	return journal{file: f}, nil
+	return &journal{file: f}, nil
 }
 
 // add appends an event with the next number.
 func (j *journal) add(e Event) {
+	j.lock.Lock()
+	defer j.lock.Unlock()
 	e.Seq, e.Time = int64(len(j.events))+1, time.Now()
 	j.events = append(j.events, e)
 
@@ -120,32 +132,63 @@ func (j *journal) add(e Event) {
 	}
 }
 
-func (j *journal) close() error { return errors.Join(j.failed, j.file.Close()) }
+// addViolation appends the violation of a rule by an event.
+func (j *journal) addViolation(rule Rule, e Event) {
+	e.Kind, e.Rule = KindViolation, rule
+	j.add(e)
+}
+
+func (j *journal) close() error {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	return errors.Join(j.failed, j.file.Close())
+}
 
 // Events returns all events until now.
-func (s *SAN) Events() []Event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.journal.events)
+func (j *journal) Events() []Event {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	return slices.Clone(j.events)
 }
 
 // Writes returns the changes of a volume that reached its disk, in order. Their Node is the node
 // that made the change.
-func (s *SAN) Writes(volume string) []Event {
-	return s.only(func(e Event) bool { return e.Kind == KindWrite && e.Volume == volume })
+func (j *journal) Writes(volume string) []Event {
+	return j.only(func(e Event) bool { return e.Kind == KindWrite && e.Volume == volume })
 }
 
 // Violations returns all violations until now. A test fails if there are any.
-func (s *SAN) Violations() []Event {
-	return s.only(func(e Event) bool { return e.Kind == KindViolation })
+func (j *journal) Violations() []Event {
+	return j.only(func(e Event) bool { return e.Kind == KindViolation })
 }
 
-func (s *SAN) only(keep func(Event) bool) []Event {
+func (j *journal) only(keep func(Event) bool) []Event {
 	var kept []Event
-	for _, e := range s.Events() {
+	for _, e := range j.Events() {
 		if keep(e) {
 			kept = append(kept, e)
 		}
 	}
 	return kept
+}
+
+// AwaitEvent waits until the journal contains an event after the given number that match selects,
+// and returns the event.
+func (j *journal) AwaitEvent(ctx context.Context, after int64, match func(Event) bool) (Event, error) {
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+
+	for {
+		for _, e := range j.Events() {
+			if e.Seq > after && match(e) {
+				return e, nil
+			}
+		}
+
+		select {
+		case <-ctx.Done():
+			return Event{}, ctx.Err()
+		case <-again.C:
+		}
+	}
 }

@@ -1,10 +1,6 @@
 package san
 
-import (
-	"fmt"
-
-	"github.com/container-storage-interface/spec/lib/go/csi"
-)
+import "github.com/container-storage-interface/spec/lib/go/csi"
 
 // Rule is a promise of the cluster that the SAN judges.
 type Rule string
@@ -72,69 +68,5 @@ func conflict(a, b holder) Rule {
 		return RuleTwoWriters
 	default:
 		return ""
-	}
-}
-
-// violation records a broken rule. The caller holds the lock mu.
-func (s *SAN) violation(rule Rule, e Event) {
-	e.Kind, e.Rule = KindViolation, rule
-	s.journal.add(e)
-}
-
-// judgeAttachment records the rules that an open attachment breaks together with the others. The
-// caller holds the lock mu.
-func (s *SAN) judgeAttachment(a *attachment, c *call) {
-	count := int64(0)
-	for _, other := range s.attachments {
-		if other.node == a.node {
-			count++
-		}
-		if other.volume != a.volume || !other.open || !a.open {
-			continue
-		}
-		if rule := conflict(a.holder(), other.holder()); rule != "" {
-			e := a.event(c)
-			e.Message = fmt.Sprintf("%s is attached to %s as %s", a.volume, other.node, other.mode)
-			s.violation(rule, e)
-		}
-	}
-
-	if limit := s.nodes[a.node].Limit; limit > 0 && count > limit {
-		e := a.event(c)
-		e.Message = fmt.Sprintf("%d volumes are attached to %s, which has a limit of %d", count, a.node, limit)
-		s.violation(RuleLimit, e)
-	}
-}
-
-// judgeWrite records that a node wrote beside another writer, once for each pair of attachments. The
-// caller holds the lock mu.
-func (s *SAN) judgeWrite(a *attachment, e Event) {
-	for _, other := range s.attachments {
-		if other.volume != a.volume || !other.open || !other.writable() {
-			continue
-		}
-
-		pair := a.id + " " + other.id
-		if conflict(holder{node: a.node, mode: a.mode, writable: true}, other.holder()) == "" || s.judged[pair] {
-			continue
-		}
-
-		s.judged[pair] = true
-		e.Message = fmt.Sprintf("%s is attached to %s as %s", a.volume, other.node, other.mode)
-		s.violation(RuleForeignWrite, e)
-	}
-}
-
-// judgeCall records that another node has a call for the same volume in flight. The caller holds
-// the lock mu.
-func (s *SAN) judgeCall(c *call) {
-	for _, other := range s.calls {
-		if other.volume != c.volume || other.node == c.node || other.abandoned() {
-			continue
-		}
-
-		e := c.event(KindViolation)
-		e.Message = fmt.Sprintf("%s of %s is in flight", other.method, other.node)
-		s.violation(RuleTwoCallers, e)
 	}
 }

@@ -129,6 +129,9 @@ func TestSingleWriter(t *testing.T) {
 			}
 			l.must(b.publish(true))
 			b.fails(`cat $v/file && echo 2 >$v/file`, "Read-only file system")
+			if cfg.Stage { // the staging path is not read-only, so the SAN refuses the write
+				b.fails(`touch `+b.path("staging/new"), "Read-only file system")
+			}
 			l.expect()
 			l.must(b.unpublish())
 

@@ -259,9 +259,9 @@ func (h *host) fails(script, message string) {
 	}
 }
 
-// talk starts a shell script. It returns the standard input of the script, and a function that reads
-// a line of its output.
-func (h *host) talk(script string) (in io.Writer, line func() string) {
+// talk starts a shell script. It returns a function that sends an empty line to the script, and one
+// that reads a line of its output.
+func (h *host) talk(script string) (send func(), line func() string) {
 	h.t.Helper()
 	cmd := h.command("sh", "-c", script)
 	cmd.Env = append(os.Environ(), "v="+h.target())
@@ -271,11 +271,15 @@ func (h *host) talk(script string) (in io.Writer, line func() string) {
 	h.must(err)
 	h.must(cmd.Start())
 	h.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
+		_ = cmd.Process.Kill() // most scripts have ended
 		_ = cmd.Wait()
 	})
 	lines := bufio.NewScanner(out)
-	return in, func() string {
+	send = func() {
+		_, err := io.WriteString(in, "\n")
+		h.must(err)
+	}
+	return send, func() string {
 		lines.Scan()
 		return lines.Text()
 	}

@@ -12,12 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// nodeServer is the node service of a driver.
-type nodeServer struct {
-	csi.UnimplementedNodeServer
-	*driver
-}
-
 func (s *nodeServer) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	resp := &csi.NodeGetInfoResponse{NodeId: s.cfg.Node, MaxVolumesPerNode: s.cfg.MaxVolumes}
 	if s.cfg.Topology != nil {
@@ -39,23 +33,6 @@ func (s *nodeServer) NodeGetCapabilities(context.Context, *csi.NodeGetCapabiliti
 	add(true, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS)
 
 	return resp, nil
-}
-
-// volume describes the volume of a call to the node service.
-type volume struct {
-	id         string
-	attachment string // empty if the driver has no ControllerPublish
-	mode       Mode
-	block      bool
-	readOnly   bool
-}
-
-// source returns the source of the volume's mounts in the mount table.
-func (v volume) source() string {
-	if v.attachment != "" {
-		return "san:" + v.attachment
-	}
-	return "san:" + v.id
 }
 
 func (s *nodeServer) volume(id string, c *csi.VolumeCapability, publishContext map[string]string) (volume, error) {

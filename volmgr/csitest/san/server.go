@@ -7,42 +7,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
-
-// SAN owns the disks and serves the drivers of all hosts. It is safe for concurrent use.
-//
-// A goroutine takes the locks in this order: admin, the gate of an attachment, mu. An operation of
-// a session holds the gate for reading while it changes the disk.
-type SAN struct {
-	dir    string
-	socket *net.UnixListener
-	work   sync.WaitGroup // counts the goroutines of connections
-	closed chan struct{}
-	once   sync.Once
-
-	admin sync.Mutex // held by each call that changes disks or attachments
-	// disks changes under both locks, admin and mu. snapshots needs the lock admin.
-	disks     disks
-	snapshots map[string]*snapshot
-
-	mu          sync.Mutex
-	journal     journal
-	nodes       map[string]node
-	attachments map[string]*attachment // key: id
-	sessions    map[*session]bool
-	calls       map[int64]*call // calls in flight, by number
-	cut         map[string]bool // nodes that are cut off
-	judged      map[string]bool // pairs of attachments that judgeWrite has reported
-	faults      []*fault
-	permissive  bool
-	generation  int64 // number of the last attachment
-	number      int64 // number of the last call
-}
 
 // Start runs a SAN whose files are in dir, which it creates. It listens on SocketPath(dir). The path
 // must be short, and reachable in the mount namespaces of all hosts.
@@ -61,9 +30,11 @@ func Start(dir string) (*SAN, error) {
 		return nil, errors.Join(fmt.Errorf("cannot start the SAN: %w", err), journal.close())
 	}
 
-	s := &SAN{dir: dir, socket: socket, closed: make(chan struct{}), journal: journal, disks: disks{}, snapshots: map[string]*snapshot{},
+	closed := make(chan struct{})
+	s := &SAN{socket: socket, closed: closed, calls: map[int64]*call{}, faults: &faults{closed: closed}, fabric: &fabric{
+		dir: dir, journal: journal, disks: map[string]*Disk{}, snapshots: map[string]*snapshot{},
 		nodes: map[string]node{}, attachments: map[string]*attachment{}, sessions: map[*session]bool{},
-		calls: map[int64]*call{}, cut: map[string]bool{}, judged: map[string]bool{}}
+		cut: map[string]bool{}, judged: map[string]bool{}}}
 	s.work.Add(1)
 	go s.accept()
 
@@ -92,18 +63,7 @@ func (s *SAN) close() error {
 		s.set(a, func() { a.open = false })
 	}
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return errors.Join(err, left, s.journal.close())
-}
-
-// SetPermissive makes the SAN accept attachments that exclude each other, and more attachments than
-// the limit of a node. A test can then see the violations of a cluster. Otherwise the SAN refuses
-// them, as real storage does.
-func (s *SAN) SetPermissive(permissive bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.permissive = permissive
 }
 
 func (s *SAN) accept() {
@@ -117,7 +77,6 @@ func (s *SAN) accept() {
 		s.work.Add(1)
 		go func() {
 			defer s.work.Done()
-			defer func() { _ = conn.Close() }() // the driver has ended, or ends with the connection
 			s.converse(conn)
 		}()
 	}
@@ -125,6 +84,8 @@ func (s *SAN) accept() {
 
 // converse answers one request. A driver that has gone gets no answer.
 func (s *SAN) converse(conn *net.UnixConn) {
+	defer conn.Close() //nolint:errcheck // the driver has its answer, or has gone
+
 	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second)) // fails only for a closed connection
 	r, file, err := receive(conn)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
@@ -15,27 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
-
-// Session is a mount of a volume on a host, which the SAN serves. It lasts until the kernel of the
-// host has ended the file system, even if its attachment ends before.
-type Session struct {
-	Volume     string
-	Node       string
-	Attachment string
-	Path       string // where the driver mounted the file system; empty for a block volume
-	Size       int64  // size that the node knows, in bytes; NodeExpandVolume updates it
-	Detached   bool   // the attachment has ended, so the session answers EIO
-}
-
-// session is a Session of the SAN.
-type session struct {
-	*SAN
-	attachment *attachment
-	path       string
-	block      bool
-	size       int64    // protected by mu
-	names      sync.Map // maps a node id of FUSE to the path of the file
-}
 
 // serve begins a session on the FUSE device of a request.
 func (s *SAN) serve(r request, dev *os.File) answer {
@@ -70,7 +48,7 @@ func (s *SAN) start(r request, dev *os.File) (size int64, err error) {
 		dir = filepath.Dir(d.Image)
 	}
 
-	one := &session{SAN: s, attachment: a, path: r.Path, block: r.Block, size: d.Size}
+	one := &session{fabric: s.fabric, attachment: a, path: r.Path, block: r.Block, size: d.Size}
 	server, err := one.open(dir, dev)
 	if err != nil {
 		s.leave(a)
@@ -79,14 +57,14 @@ func (s *SAN) start(r request, dev *os.File) (size int64, err error) {
 
 	s.mu.Lock()
 	s.sessions[one] = true
-	s.journal.add(one.event(KindMount))
+	s.add(one.event(KindMount))
 	s.mu.Unlock()
 	go one.run(server)
 
 	return d.Size, nil
 }
 
-func (s *SAN) isCut(node string) bool {
+func (s *fabric) isCut(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cut[node]
@@ -95,7 +73,7 @@ func (s *SAN) isCut(node string) bool {
 // serving returns the attachment of a new session. The caller holds the lock admin.
 func (s *SAN) serving(r request) (*attachment, error) {
 	if r.Attachment == "" {
-		return s.attach(wanted{volume: r.Volume, node: r.Node, mode: r.Mode, readOnly: r.ReadOnly}, nil)
+		return s.attach(wanted{volume: r.Volume, node: r.Node, mode: r.Mode, readOnly: r.ReadOnly}, cause{})
 	}
 
 	s.mu.Lock()
@@ -147,14 +125,14 @@ func (s *session) run(server *fuse.Server) {
 	defer s.admin.Unlock()
 	s.mu.Lock()
 	delete(s.sessions, s)
-	s.journal.add(s.event(KindUnmount))
+	s.add(s.event(KindUnmount))
 	s.mu.Unlock()
 	s.leave(s.attachment)
 }
 
 // leave ends an attachment without sessions, unless ControllerPublish made it. The caller holds the
 // lock admin.
-func (s *SAN) leave(a *attachment) {
+func (s *fabric) leave(a *attachment) {
 	if a.made {
 		return
 	}
@@ -167,14 +145,8 @@ func (s *SAN) leave(a *attachment) {
 	s.mu.Unlock()
 
 	if !used {
-		s.detach(a.volume, a.node, nil)
+		s.detach(a.volume, a.node, cause{})
 	}
-}
-
-func (s *session) event(kind Kind) Event {
-	e := s.attachment.event(nil)
-	e.Kind, e.Name = kind, s.path
-	return e
 }
 
 // release ends the attachment of a driver without ControllerPublish, after the driver has unmounted
@@ -194,7 +166,7 @@ func (s *SAN) release(r request) answer {
 	s.mu.Unlock()
 
 	if a != nil && !a.made && others == 0 {
-		s.detach(a.volume, a.node, nil)
+		s.detach(a.volume, a.node, cause{})
 	}
 
 	return answer{}

@@ -50,12 +50,6 @@ type request struct {
 	Path       string `json:",omitempty"` // path of the mount on the host
 }
 
-// node describes a node to the SAN.
-type node struct {
-	Limit    int64 // max_volumes_per_node, or 0
-	Topology map[string]string
-}
-
 // answer is the answer of the SAN to a request.
 type answer struct {
 	Code    codes.Code `json:",omitempty"`

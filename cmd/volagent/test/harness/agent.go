@@ -23,7 +23,7 @@ func (h *Host) Start(plugins ...string) {
 	argv = append(argv, h.Args()...)
 	h.Cmd = exec.Command(argv[0], argv[1:]...)
 	h.Cmd.Env, h.Cmd.Stderr = h.Env, h.Log
-	h.Must(h.Cmd.Start())
+	h.Must(h.Place.Enter(h.Cmd.Start))
 	h.Volctl("wait", "--timeout", "60s")
 	for _, p := range plugins {
 		h.Volctl("wait", "--plugin", p, "--timeout", "60s")
@@ -35,11 +35,12 @@ func (h *Host) StartFails(more ...string) string {
 	h.T.Helper()
 	cmd := exec.Command(filepath.Join(BinDir, "volagent"), append(h.Args(), more...)...)
 	cmd.Env = h.Env
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		h.T.Fatalf("an agent with %v started:\n%s", more, out)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := RunIn(h.Place, cmd); err == nil {
+		h.T.Fatalf("an agent with %v started:\n%s", more, out.String())
 	}
-	return string(out)
+	return out.String()
 }
 
 // Signal sends a signal to the agent and waits until the agent ends.
@@ -64,14 +65,20 @@ func (h *Host) Kill() {
 func WhileFrozen(h *Host, do func()) {
 	h.T.Helper()
 	agent := h.Cmd.Process
-	h.Must(agent.Signal(syscall.SIGSTOP))
+	Freeze(h, agent)
 	defer func() { h.Must(agent.Signal(syscall.SIGCONT)) }()
-	h.Await("the agent to stand still", func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", agent.Pid))
+	do()
+}
+
+// Freeze suspends a process and waits until it has stopped.
+func Freeze(h *Host, p *os.Process) {
+	h.T.Helper()
+	h.Must(p.Signal(syscall.SIGSTOP))
+	h.Await("the process to stand still", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid))
 		h.Must(err)
 		return strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") T")
 	})
-	do()
 }
 
 // CheckDB asserts that the state database is consistent.
@@ -90,7 +97,7 @@ func (h *Host) PluginPID(id string) int {
 	if err != nil {
 		return 0
 	}
-	return pid
+	return h.Place.PID(pid)
 }
 
 // PluginPIDs returns the pids of all plugin processes of this host whose environment contains all

@@ -23,6 +23,8 @@ type Host struct {
 	Wrapper   []string // a command that runs the agent, such as a wrapper program
 
 	Program string // path of the agent's program, or "" for the one in BinDir
+
+	Place Place // where the agent and the commands run; NewHost sets it to Here
 }
 
 // Must ends the test if err is not nil.

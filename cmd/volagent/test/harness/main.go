@@ -83,8 +83,8 @@ func reexec() int {
 	return 0
 }
 
-// run builds the programs, runs the tests, and checks that the tests leave no mounts, loop devices
-// or processes on the host. If alone is true, it first waits for the lock of all folders.
+// run builds the programs, runs the tests, and checks that the tests leave no mounts, loop devices,
+// namespaces or processes on the host. If alone is true, it first waits for the lock of all folders.
 func run(m *testing.M, alone bool) (code int) {
 	syscall.Umask(0o022) // some tests read files as an unprivileged user
 	fail := func(err error) int {
@@ -130,7 +130,7 @@ func run(m *testing.M, alone bool) (code int) {
 	return code
 }
 
-// leftovers describes the mounts, loop devices and processes that exist now. run compares the
+// leftovers describes the mounts, loop devices, namespaces and processes that exist now. run compares the
 // results from before and after the tests.
 func leftovers() string {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -141,7 +141,7 @@ func leftovers() string {
 	if err != nil {
 		return err.Error()
 	}
-	left := string(mounts) + strings.Join(processes(BinDir), "\n")
+	left := string(mounts) + strings.Join(slices.Concat(processes(BinDir), namespaces()), "\n")
 	for line := range strings.Lines(string(loops)) {
 		// Ignore the loop devices of tests in other packages, which may run at the same time.
 		if slices.ContainsFunc(hostDirs, func(dir string) bool { return strings.HasPrefix(line, dir+"/") }) {

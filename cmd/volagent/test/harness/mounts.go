@@ -16,7 +16,7 @@ import (
 
 // Mounts returns the lines of the mount table whose mount points are below the host's directory.
 func (h *Host) Mounts() string {
-	raw, err := os.ReadFile("/proc/self/mountinfo")
+	raw, err := h.Place.MountTable()
 	h.Must(err)
 	var lines []string
 	for line := range strings.Lines(string(raw)) {
@@ -49,7 +49,7 @@ func UnmountAll(h *Host) {
 	lines := strings.Split(strings.TrimSpace(h.Mounts()), "\n")
 	for _, line := range slices.Backward(lines) {
 		if f := strings.Fields(line); len(f) > 4 {
-			h.Must(syscall.Unmount(f[4], syscall.MNT_DETACH))
+			h.Must(h.Place.Enter(func() error { return syscall.Unmount(f[4], syscall.MNT_DETACH) }))
 		}
 	}
 }

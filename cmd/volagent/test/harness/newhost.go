@@ -13,7 +13,7 @@ import (
 // and unmounts everything.
 func NewHost(t testing.TB) *Host {
 	t.Helper()
-	h := &Host{T: t}
+	h := &Host{T: t, Place: Here{}}
 	for h.Dir == "" {
 		dir := "/tmp/" + randomWord()
 		if os.Mkdir(dir, 0o755) == nil {

@@ -36,7 +36,13 @@ func StartRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Re
 // NewRecorded creates the same host as StartRecorded but does not start the agent.
 func NewRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Recorded {
 	t.Helper()
-	h := Recorded{Host: NewHost(t)}
+	return NewRecordedOn(NewHost(t), deadline, tune)
+}
+
+// NewRecordedOn installs the recording plugin on an existing host.
+func NewRecordedOn(host *Host, deadline string, tune func(*csitest.Config)) Recorded {
+	host.T.Helper()
+	h := Recorded{Host: host}
 	h.Config = csitest.Config{
 		Base: filepath.Join(h.Dir, "p"), NodeID: "test-host",
 		Attach: true, Stage: true, Stats: true, CreateDelete: true, MultiWriter: true, AnyVolume: true,
@@ -45,7 +51,7 @@ func NewRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) Reco
 		tune(&h.Config)
 	}
 	h.WritePlugin(deadline)
-	t.Cleanup(h.ExpectNoViolations)
+	h.T.Cleanup(h.ExpectNoViolations)
 	return h
 }
 

@@ -32,7 +32,7 @@ func (h *Host) Try(args ...string) Result {
 	cmd.Env = h.Env
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
+	err := RunIn(h.Place, cmd)
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		h.T.Fatalf("volctl %v: %v", args, err)
@@ -128,15 +128,19 @@ func Inspect(h *Host, more ...string) (string, int) {
 	cmd.Env = h.Env
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	_ = cmd.Run() // the exit code shows whether the command failed
+	_ = RunIn(h.Place, cmd) // the exit code shows whether the command failed
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
 // Metrics returns the metrics that the agent serves.
 func Metrics(h *Host) string {
 	h.T.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", h.Socket())
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+		err = h.Place.Enter(func() error {
+			conn, err = new(net.Dialer).DialContext(ctx, "unix", h.Socket())
+			return err
+		})
+		return conn, err
 	}}}
 	req, err := http.NewRequestWithContext(h.T.Context(), http.MethodGet, "http://volagent/metrics", http.NoBody)
 	h.Must(err)

@@ -1,0 +1,112 @@
+package api
+
+import "time"
+
+// WarningHeader is the header of an answer that is incomplete. Each value is one sentence for a
+// person.
+const WarningHeader = "Volagent-Warning"
+
+// StateHeld is the state of a shared volume that other hosts hold, and of which this host has no
+// record.
+const StateHeld = "held"
+
+// The states of a host in a cluster.
+const (
+	HostReady    = "ready"
+	HostDraining = "draining"
+	HostAway     = "away"    // the agent was stopped in order and is expected back
+	HostGone     = "gone"    // the lease of the host has ended
+	HostFencing  = "fencing" // other hosts take over its volumes, or a person replaces it
+	HostFenced   = "fenced"
+)
+
+// Hold is the right of one host to use a shared volume.
+type Hold struct {
+	Volume string `json:"volume"`
+	Host   string `json:"host"`
+
+	// HostState is one of the Host constants. It is empty in a list of volumes.
+	HostState  string `json:"host_state,omitempty"`
+	AccessMode string `json:"access_mode"`
+	Reader     bool   `json:"reader,omitempty"` // the host only reads, and another host may write
+
+	// Attachment is "attaching", "attached", "detaching" or "unknown". It is empty if the volume
+	// needs no attachment, and in a list of volumes.
+	Attachment string    `json:"attachment,omitempty"`
+	Since      time.Time `json:"since"`
+
+	// Token orders the holds on a volume, as EPOCH.REVISION. It is empty in a list of volumes.
+	Token string `json:"token,omitempty"`
+
+	// Claims is the number of claims on the host, and State the state of the volume there. The host
+	// writes both at most once a second. They are missing if it has not written them.
+	Claims *int   `json:"claims,omitempty"`
+	State  string `json:"state,omitempty"`
+}
+
+// ClusterCall is a controller call in flight.
+type ClusterCall struct {
+	Volume   string    `json:"volume"`
+	Executor string    `json:"executor"` // the host that makes the call
+	Call     string    `json:"call"`
+	Target   string    `json:"target,omitempty"` // the host whose attachment the call changes
+	Since    time.Time `json:"since"`
+}
+
+// ClusterHost is a host of a cluster.
+type ClusterHost struct {
+	ID    string    `json:"id"`
+	Self  bool      `json:"self,omitempty"` // the host that answers
+	State string    `json:"state"`          // one of the Host constants
+	Since time.Time `json:"since"`          // when the host registered, or when its recorded state changed
+
+	// Alive is set while the lease of the host exists. Seen is the last time that the host has
+	// written into the cluster. A host that is not alive may have been alive later than that.
+	Alive bool      `json:"alive"`
+	Seen  time.Time `json:"seen"`
+
+	Incarnation uint64          `json:"incarnation"` // increases with each start of the host's agent
+	Version     string          `json:"version,omitempty"`
+	Plugins     []ClusterPlugin `json:"plugins"`
+	HoldCount   int             `json:"hold_count"`
+
+	// Holds and Calls are set only in an answer about a single host.
+	Holds []Hold        `json:"holds,omitempty"`
+	Calls []ClusterCall `json:"calls,omitempty"`
+}
+
+// ClusterPlugin is a plugin of a host.
+type ClusterPlugin struct {
+	ID         string `json:"id"`
+	Driver     string `json:"driver,omitempty"`
+	Version    string `json:"version,omitempty"`
+	NodeID     string `json:"node_id,omitempty"` // the CSI node id
+	Controller bool   `json:"controller,omitempty"`
+	MaxVolumes int64  `json:"max_volumes,omitempty"`
+}
+
+// NodeCluster describes the part of this host in its cluster.
+type NodeCluster struct {
+	Endpoints string `json:"endpoints"` // the addresses of etcd, separated by commas
+	Reachable bool   `json:"reachable"`
+
+	// Reason says why the host can change nothing in the cluster, and Since since when. They are set
+	// only if Reachable is not.
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
+
+	Incarnation uint64   `json:"incarnation,omitempty"` // 0 until the host is registered
+	Holds       int      `json:"holds"`
+	Pending     []string `json:"pending,omitempty"` // the work that waits for the cluster
+}
+
+// ReplaceRequest asks to replace a host whose machine is gone.
+type ReplaceRequest struct {
+	Reason string `json:"reason"`
+}
+
+// Replaced is the result of a replacement.
+type Replaced struct {
+	Host    string   `json:"host"`
+	Dropped []string `json:"dropped"` // the volumes whose hold was dropped
+}

@@ -1,0 +1,41 @@
+package apiserver
+
+import "github.com/volagent/volagent/agent/api"
+
+// warn adds a warning to the answer.
+func (r *request) warn(warning string) {
+	if warning != "" {
+		r.w.Header().Add(api.WarningHeader, warning)
+	}
+}
+
+// listAllVolumes lists the volumes of this host and the shared volumes of its cluster.
+func listAllVolumes(s *Server, r *request) action {
+	return func() (any, error) {
+		all, warning := s.o.Cluster.Volumes(r.Context())
+		r.warn(warning)
+		return all, nil
+	}
+}
+
+// getAnyVolume returns a volume of this host or a shared volume of its cluster.
+func getAnyVolume(s *Server, r *request) action {
+	return func() (any, error) {
+		v, warning, err := s.o.Cluster.Volume(r.Context(), r.by, r.PathValue("id"))
+		r.warn(warning)
+		return v, err
+	}
+}
+
+func listHosts(s *Server, r *request) action {
+	return func() (any, error) { return s.o.Cluster.Hosts(r.Context()) }
+}
+
+func getHost(s *Server, r *request) action {
+	return func() (any, error) { return s.o.Cluster.Host(r.Context(), r.PathValue("id")) }
+}
+
+func replaceHost(s *Server, r *request) action {
+	req := body[api.ReplaceRequest](r)
+	return func() (any, error) { return s.o.Cluster.Replace(r.Context(), r.by, r.PathValue("id"), req) }
+}

@@ -1,0 +1,241 @@
+package hold
+
+import (
+	"context"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Definitions reads and changes the definitions of shared volumes, for package provision.
+type Definitions struct {
+	*Service
+	gone *goneCalls
+}
+
+// NewDefinitions returns the definitions of a cluster.
+func NewDefinitions(s *Service) Definitions {
+	return Definitions{s, &goneCalls{seen: map[string]goneSince{}}}
+}
+
+// ClusterID returns the id of the cluster. It is empty before the first registration.
+func (d Definitions) ClusterID() string { return d.Records.Membership().ClusterID }
+
+// Look returns a shared volume. The result ok is false if the cluster has no such volume.
+func (d Definitions) Look(ctx context.Context, id string) (v volume.SharedVolume, ok bool, err error) {
+	p, err := d.readPlace(ctx, volume.Volume{ID: id})
+	if err != nil {
+		return v, false, d.cannotLook(id, err)
+	}
+	return p.Shown(), p.Volume.Exists(), nil
+}
+
+// Define adds a volume to the cluster.
+func (d Definitions) Define(ctx context.Context, v volume.Volume) error {
+	_, err := d.change(ctx, v, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+		if p.Volume.Exists() && p.Volume.Value.Volume.RegisteredAt.Equal(v.RegisteredAt) {
+			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
+		}
+		return p.Define(who, v)
+	})
+	return err
+}
+
+// Undefine removes a volume from the cluster. It refuses a volume that a host uses, and a volume that
+// was defined again since the given definition was read.
+func (d Definitions) Undefine(ctx context.Context, was volume.SharedVolume) error {
+	sent := false
+	_, err := d.change(ctx, was.Volume, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+		same := p.Volume.Value.Volume.RegisteredAt.Equal(was.Volume.RegisteredAt) && p.Volume.Value.Operation == was.Operation
+		switch {
+		case sent && !p.Volume.Exists():
+			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
+		case p.Volume.Exists() && !same:
+			return shared.Txn{}, volume.Errorf(volume.ErrRefused, "volume %q was registered again meanwhile", was.Volume.ID)
+		}
+
+		sent = true
+		return p.Undefine(who)
+	})
+	if err != nil {
+		return err
+	}
+	return d.Records.ForgetIdle(ctx, was.Volume.ID)
+}
+
+// Redefine changes the definition of a volume. It calls fn with the present definition, also several
+// times if other hosts change the volume. If fn returns false, nothing changes.
+func (d Definitions) Redefine(ctx context.Context, id string, fn func(volume.SharedVolume) (volume.Volume, bool, error)) (volume.SharedVolume, error) {
+	return d.change(ctx, volume.Volume{ID: id}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+		if !p.Volume.Exists() {
+			return p.Redefine(who, shared.Definition{})
+		}
+
+		def := p.Volume.Value
+		v, changed, err := fn(p.Shown())
+		if err != nil || !changed {
+			return shared.Txn{}, err
+		}
+		def.Volume = v
+		return p.Redefine(who, def)
+	})
+}
+
+// BeginCall announces a controller call, and stores the definition with the intent of the call. The
+// function fn returns the definition. For a volume that the cluster does not have, its argument is
+// empty.
+func (d Definitions) BeginCall(ctx context.Context, c volume.StorageCall, fn func(had volume.SharedVolume, ok bool) (volume.Volume, error)) (volume.SharedVolume, error) {
+	begin := shared.StorageCall{Alone: c.Alone}
+	gone, err := d.goneCall(ctx, c)
+	if err != nil {
+		return volume.SharedVolume{}, err
+	}
+
+	begin.Gone = gone
+	return d.change(ctx, volume.Volume{ID: c.Volume}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+		v, err := fn(p.Shown(), p.Volume.Exists())
+		if err != nil {
+			return shared.Txn{}, err
+		}
+
+		def := p.Volume.Value
+		if !p.Volume.Exists() {
+			def.Operation = c.Operation
+		}
+		def.Volume = v
+		begin.AnnouncedCall = shared.AnnouncedCall{Asker: who, Operation: c.Operation, Call: c.Call, Now: time.Now().UTC()}
+		return p.BeginStorageCall(begin, def)
+	})
+}
+
+// EndCall stores the result of an announced call, and ends the call. The function fn returns the
+// definition after the call.
+func (d Definitions) EndCall(ctx context.Context, c volume.StorageCall, external string, fn func(volume.Volume) volume.Volume) (volume.SharedVolume, error) {
+	driver, sent := c.Driver, false
+	return d.change(ctx, volume.Volume{ID: c.Volume, Driver: driver, ExternalID: external}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+		if sent && !p.Call.Exists() {
+			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
+		}
+
+		sent = true
+		def := p.Volume.Value
+		def.Volume = fn(p.Shown().Volume)
+		return p.EndStorageCall(who, c.Operation, def)
+	})
+}
+
+// LeaveCall ends an announced call of unknown outcome after the time in which the call may still have
+// an effect. The definition keeps the intent.
+func (d Definitions) LeaveCall(c volume.StorageCall) {
+	d.mu.Lock()
+	ctx := d.running
+	d.mu.Unlock()
+
+	go func() {
+		pause(ctx, c.Deadline)
+		_, err := d.change(ctx, volume.Volume{ID: c.Volume}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+			return p.LeaveStorageCall(who, c.Operation)
+		})
+		if err != nil && ctx.Err() == nil {
+			d.Log.Warn("cannot end an announced call in the cluster; another host can replace it when this agent has stopped",
+				"volume", c.Volume, "call", c.Call, "error", err)
+		}
+	}()
+}
+
+// change executes a decision about a definition. If another host changes the keys meanwhile, it
+// decides again. It returns the volume after the change. If this host has a record of the volume, the
+// record gets the new definition.
+func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared.Asker, shared.Place) (shared.Txn, error)) (volume.SharedVolume, error) {
+	who, err := d.asker()
+	if err != nil {
+		return volume.SharedVolume{}, d.cannotLook(v.ID, err)
+	}
+
+	changed := false
+	res, err := d.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(d.Node, v)})
+	for range mostTries {
+		if err != nil {
+			d.noteError(err)
+			return volume.SharedVolume{}, d.cannotLook(v.ID, err)
+		}
+
+		place, err2 := shared.ParsePlace(d.Node, v, res.Reads)
+		if err2 != nil {
+			return volume.SharedVolume{}, err2
+		}
+
+		var txn shared.Txn
+		if !changed {
+			if txn, err2 = by(who, place); err2 != nil {
+				d.noteError(err2)
+				return place.Shown(), err2
+			}
+		}
+		if len(txn.Then) == 0 {
+			return place.Shown(), d.refresh(ctx, place)
+		}
+
+		if res, err = shared.DoSure(ctx, d.Store, txn); err == nil && res.Done {
+			changed = true
+			res, err = d.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(d.Node, v)})
+		}
+	}
+
+	return volume.SharedVolume{}, volume.Errorf(volume.ErrRefused, "volume %q is changed by other hosts all the time", v.ID)
+}
+
+// readPlace reads the keys that decide about a definition.
+func (s *Service) readPlace(ctx context.Context, v volume.Volume) (shared.Place, error) {
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(s.Node, v)})
+	if err != nil {
+		s.noteError(err)
+		return shared.Place{}, err
+	}
+	return shared.ParsePlace(s.Node, v, res.Reads)
+}
+
+// refresh gives the record of this host the definition that the cluster has.
+func (s *Service) refresh(ctx context.Context, p shared.Place) error {
+	if !p.Volume.Exists() {
+		return nil
+	}
+	return s.redefine(ctx, p.Shown().Volume)
+}
+
+// redefine gives the record of this host a newer definition, and wakes the volume. It does nothing if
+// this host has no record of the shared volume, or if the record belongs to an earlier volume.
+func (s *Service) redefine(ctx context.Context, def volume.Volume) error {
+	if r, ok := s.Records.Volume(def.ID); !ok || !r.Volume.Shared {
+		return nil
+	}
+
+	changed := false
+	err := s.Records.ChangeShared(ctx, def.ID, func(r volume.Record, ok bool) (volume.Record, bool) {
+		changed = false
+		if !ok || !r.Volume.Shared || r.Held() && !r.Same(volume.Record{Volume: def}) {
+			return r, false
+		}
+
+		now := r.Redefined(def)
+		changed = !now.SameDefinition(r)
+		return now, changed
+	})
+	if changed && err == nil {
+		s.Wake(def.ID)
+	}
+	return err
+}
+
+// nodeExpanded records in the cluster that this host has completed NodeExpandVolume.
+func (s *Service) nodeExpanded(ctx context.Context, id string, size int64) {
+	_, err := NewDefinitions(s).Redefine(ctx, id, func(had volume.SharedVolume) (volume.Volume, bool, error) {
+		now, changed := had.Volume.NodeEnlarged(size)
+		return now, changed, nil
+	})
+	if err != nil {
+		s.Log.Warn("cannot record an expansion in the cluster; the next host calls NodeExpandVolume again", "volume", id, "call", call.NodeExpand, "error", err)
+	}
+}

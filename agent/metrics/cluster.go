@@ -1,0 +1,59 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Cluster is the part of this host in its cluster.
+type Cluster struct {
+	Reachable bool
+	Holds     int
+	Calls     int           // the announced controller calls of this host that are in flight
+	Lag       time.Duration // how long the oldest own change has waited for the watch
+	Lanes     []Lane
+}
+
+// Lane is the queue of one kind of writes to the cluster.
+type Lane struct {
+	Name   string
+	Length int
+	Age    time.Duration // how long the oldest write has waited
+}
+
+var (
+	clusterReachable = prometheus.NewDesc("volagent_cluster_reachable", "1 while this host is registered and reaches the cluster's etcd.", nil, nil)
+	clusterHolds     = prometheus.NewDesc("volagent_cluster_holds", "Holds of this host on shared volumes.", nil, nil)
+	clusterCalls     = prometheus.NewDesc("volagent_cluster_calls_in_flight", "Controller calls for shared volumes that this host is making.", nil, nil)
+	clusterLag       = prometheus.NewDesc("volagent_cluster_watch_lag_seconds", "How long the oldest change by this host has been waiting for the watch; 0 if none is waiting.", nil, nil)
+	laneLength       = prometheus.NewDesc("volagent_cluster_queue_length", "Writes that wait for their turn, by lane.", []string{"lane"}, nil)
+	laneAge          = prometheus.NewDesc("volagent_cluster_queue_age_seconds", "How long the oldest waiting write has waited, by lane.", []string{"lane"}, nil)
+)
+
+// cluster collects the metrics of the cluster. The number of hosts is not among them, because no
+// agent watches the other hosts.
+type cluster struct{ o Options }
+
+// Describe implements prometheus.Collector.
+func (cluster) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{clusterReachable, clusterHolds, clusterCalls, clusterLag, laneLength, laneAge} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c cluster) Collect(to chan<- prometheus.Metric) {
+	now := c.o.Cluster()
+	gauge(to, clusterReachable, truth(now.Reachable))
+	gauge(to, clusterHolds, float64(now.Holds))
+	gauge(to, clusterCalls, float64(now.Calls))
+	gauge(to, clusterLag, now.Lag.Seconds())
+	for _, l := range now.Lanes {
+		gauge(to, laneLength, float64(l.Length), l.Name)
+		gauge(to, laneAge, l.Age.Seconds(), l.Name)
+	}
+}
+
+// Admitted counts an admission with its duration.
+func (m *Metrics) Admitted(took time.Duration) { m.admissions.Observe(took.Seconds()) }

@@ -1,0 +1,81 @@
+// Package overview reads what people see of a cluster: its shared volumes, its hosts, and who holds
+// what. It reads from the store on demand and page by page, and keeps nothing. It also carries out
+// the replacement of a host.
+//
+//	overview.go  Service, and the reads in pages
+//	volumes.go   the shared volumes with their holds
+//	hosts.go     the hosts
+//	replace.go   the replacement of a host whose machine is gone
+package overview
+
+import (
+	"context"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Membership is the part of this host in the cluster.
+type Membership interface {
+	// Usable returns an error with the reason and its time if the cluster is not reachable.
+	Usable() error
+
+	// Asker returns this host for a transaction. It fails while the host is not registered.
+	Asker() (shared.Asker, error)
+}
+
+// Service reads from the store of a cluster. Its methods are safe for concurrent use.
+type Service struct {
+	Store  shared.Store
+	Node   string // the name of this host
+	Member Membership
+	Now    func() time.Time
+}
+
+// page is the number of keys in one page of a long read.
+const page = 500
+
+// readWithin limits a read for a person. If the store has just become unreachable, the answer must
+// not take much longer than a healthy one.
+const readWithin = 5 * time.Second
+
+// each calls fn with each key of a span, page by page.
+func (s *Service) each(ctx context.Context, span shared.Span, fn func(shared.KV) error) error {
+	for {
+		p, err := s.Store.Range(ctx, span, page, 0)
+		if err != nil {
+			return err
+		}
+
+		for _, kv := range p.KVs {
+			if err := fn(kv); err != nil {
+				return err
+			}
+			span = span.After(kv.Key)
+		}
+		if !p.More {
+			return nil
+		}
+	}
+}
+
+// read executes operations that only read.
+func (s *Service) read(ctx context.Context, ops ...shared.Op) ([][]shared.KV, error) {
+	r, err := s.Store.Do(ctx, shared.Txn{Then: ops})
+	return r.Reads, err
+}
+
+// begin returns a context for a read. It fails at once if the cluster is known to be unreachable.
+func (s *Service) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if err := s.Member.Usable(); err != nil {
+		return ctx, func() {}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	return ctx, cancel, nil
+}
+
+// unreadable returns the error of a read for people.
+func unreadable(what string, err error) error {
+	return volume.Errorf(volume.ErrPluginUnavailable, "cannot read %s from the cluster: %v", what, err).WithHint("volctl node status")
+}

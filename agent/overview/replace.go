@@ -1,0 +1,122 @@
+package overview
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// mostTries limits how often a transaction is repeated because other hosts change the same keys.
+const mostTries = 50
+
+// Replace records that the machine behind the name of a host is gone, and drops the holds of the
+// host. It returns the volumes whose hold it has dropped. If it stops in the middle, another call
+// continues on any host.
+func (s *Service) Replace(ctx context.Context, host, who, reason string) (dropped []string, err error) {
+	if strings.TrimSpace(reason) == "" {
+		return nil, volume.Errorf(volume.ErrInvalid, "the replacement of a host needs a reason").WithHint("--reason 'the mainboard is dead'")
+	}
+	if host == s.Node {
+		return nil, volume.Errorf(volume.ErrRefused, "host %q is this host, and its agent is alive", host).WithHint("volctl node drain")
+	}
+
+	ask, err := s.Member.Asker()
+	if err != nil {
+		return nil, err
+	}
+
+	begun, err := s.decide(ctx, host, func(r shared.Replacement) (shared.Txn, error) {
+		return r.Begin(ask, shared.Proof{Who: who, Reason: reason, At: s.Now().UTC()})
+	})
+	if err != nil {
+		return nil, stopped(host, err)
+	}
+
+	holds, err := s.holdsOf(ctx, host)
+	if err != nil {
+		return nil, stopped(host, err)
+	}
+	for _, h := range holds {
+		if begun, err = s.decide(ctx, host, func(r shared.Replacement) (shared.Txn, error) {
+			sit, err := s.situation(ctx, host, h.Volume)
+			if err != nil {
+				return shared.Txn{}, err
+			}
+			return r.Drop(ask, sit, s.Now().UTC())
+		}); err != nil {
+			return begun.Proof.Value.Volumes, stopped(host, err)
+		}
+	}
+
+	_, err = s.decide(ctx, host, func(r shared.Replacement) (shared.Txn, error) {
+		begun = r
+		return r.End(ask, s.Now().UTC())
+	})
+	return begun.Proof.Value.Volumes, stopped(host, err)
+}
+
+// stopped adds to an error of the store that the replacement can be continued.
+func stopped(host string, err error) error {
+	if err == nil || !errors.Is(err, shared.ErrUnreachable) {
+		return err
+	}
+	return volume.Errorf(volume.ErrPluginUnavailable, "the replacement of host %q has stopped: %v", host, err).
+		WithRemedy(remedy.Of(remedy.ReplaceNode, host))
+}
+
+// decide executes a decision about a replacement. If the keys change meanwhile, it decides again.
+func (s *Service) decide(ctx context.Context, host string, by func(shared.Replacement) (shared.Txn, error)) (shared.Replacement, error) {
+	for range mostTries {
+		r, err := s.replacement(ctx, host)
+		if err != nil {
+			return r, err
+		}
+		txn, err := by(r)
+		if err != nil || len(txn.Then) == 0 {
+			return r, err
+		}
+
+		// After a lost answer, the next turn decides by the keys as they are.
+		res, err := s.Store.Do(ctx, txn)
+		if err != nil && !errors.Is(err, shared.ErrUnknownOutcome) {
+			return r, err
+		}
+		if err == nil && res.Done {
+			return r, nil
+		}
+		if ctx.Err() != nil {
+			return r, fmt.Errorf("%w: %w", shared.ErrUnreachable, ctx.Err())
+		}
+	}
+
+	return shared.Replacement{}, fmt.Errorf("host %q is changed by other hosts all the time: %w", host, shared.ErrUnreachable)
+}
+
+// replacement reads the keys that decide about a replacement.
+func (s *Service) replacement(ctx context.Context, host string) (shared.Replacement, error) {
+	for incarnation := uint64(0); ; {
+		reads, err := s.read(ctx, shared.ReplacementReads(s.Node, host, incarnation)...)
+		if err != nil {
+			return shared.Replacement{}, err
+		}
+		r, complete, err := shared.ParseReplacement(s.Node, host, incarnation, reads)
+		if err != nil || complete {
+			return r, err
+		}
+		incarnation = r.Node.Value.Incarnation
+	}
+}
+
+// situation reads the keys about a volume as the replaced host would.
+func (s *Service) situation(ctx context.Context, host, id string) (shared.Situation, error) {
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.Reads(host, id)})
+	if err != nil {
+		return shared.Situation{}, err
+	}
+	return shared.ParseSituation(host, id, res)
+}

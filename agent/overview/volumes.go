@@ -1,0 +1,213 @@
+package overview
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Volumes returns all shared volumes with their holders, in ascending order of their ids.
+func (s *Service) Volumes(ctx context.Context) ([]shared.VolumeView, error) {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+
+	var all []shared.VolumeView
+	at := map[string]int{}
+	if err := s.each(ctx, shared.Volumes(), func(kv shared.KV) error {
+		e, err := shared.Decode[shared.Definition](kv)
+		if id, ok := shared.LastID(kv.Key); ok && err == nil {
+			at[id] = len(all)
+			all = append(all, shared.VolumeView{Definition: e.Value})
+		}
+		return err
+	}); err != nil {
+		return nil, unreadable("the shared volumes", err)
+	}
+
+	uses, users := map[string]shared.Use{}, map[string][]shared.Entry[shared.User]{}
+	if err := s.each(ctx, shared.Uses(), func(kv shared.KV) error {
+		e, err := shared.Decode[shared.Use](kv)
+		if id, ok := shared.LastID(kv.Key); ok {
+			uses[id] = e.Value
+		}
+		return err
+	}); err != nil {
+		return nil, unreadable("the holders of shared volumes", err)
+	}
+	if err := s.each(ctx, shared.AllUsers(), func(kv shared.KV) error {
+		e, err := shared.Decode[shared.User](kv)
+		if id, _, ok := shared.UserIDs(kv.Key); ok {
+			users[id] = append(users[id], e)
+		}
+		return err
+	}); err != nil {
+		return nil, unreadable("the users of shared volumes", err)
+	}
+
+	for id, i := range at {
+		all[i].Holds = shared.Holders(id, uses[id], users[id])
+	}
+	slices.SortFunc(all, func(a, b shared.VolumeView) int { return strings.Compare(a.Volume.ID, b.Volume.ID) })
+	return all, nil
+}
+
+// Volume returns a shared volume with all its holds. The result ok is false if the cluster has no
+// such volume.
+func (s *Service) Volume(ctx context.Context, id string) (v shared.VolumeView, ok bool, err error) {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return v, false, err
+	}
+	defer cancel()
+
+	reads, err := s.read(ctx, shared.Get(shared.MetaKey), shared.Get(shared.VolumeKey(id)), shared.Get(shared.UseKey(id)), shared.Get(shared.CallKey(id)))
+	if err != nil {
+		return v, false, unreadable("volume "+id, err)
+	}
+
+	meta, err := first[shared.Meta](reads[0])
+	if err != nil {
+		return v, false, err
+	}
+	def, err := first[shared.Definition](reads[1])
+	if err != nil || !def.Exists() {
+		return v, false, err
+	}
+	use, err := first[shared.Use](reads[2])
+	if err != nil {
+		return v, false, err
+	}
+	if c, err := first[shared.Call](reads[3]); err == nil && c.Exists() {
+		v.Call = &shared.CallView{Volume: id, Call: c.Value}
+	}
+
+	var users []shared.Entry[shared.User]
+	if err := s.each(ctx, shared.Users(id), func(kv shared.KV) error {
+		e, err := shared.Decode[shared.User](kv)
+		users = append(users, e)
+		return err
+	}); err != nil {
+		return v, false, unreadable("the users of volume "+id, err)
+	}
+
+	v.Definition = def.Value
+	for _, h := range shared.Holders(id, use.Value, users) {
+		if h, err = s.hold(ctx, h, meta.Value.Epoch); err != nil {
+			return v, false, unreadable("the holds on volume "+id, err)
+		}
+		v.Holds = append(v.Holds, h)
+	}
+	slices.SortFunc(v.Holds, func(a, b shared.HoldView) int { return strings.Compare(a.Host, b.Host) })
+	return v, true, nil
+}
+
+// hold completes a hold with the keys of its host.
+func (s *Service) hold(ctx context.Context, h shared.HoldView, epoch int64) (shared.HoldView, error) {
+	reads, err := s.read(ctx, shared.Get(shared.HoldKey(h.Host, h.Volume)), shared.Get(shared.NodeKey(h.Host)), shared.Get(shared.LiveKey(h.Host)), shared.Get(shared.StatusKey(h.Host)))
+	if err != nil {
+		return h, err
+	}
+
+	held, err := first[shared.Hold](reads[0])
+	if err != nil {
+		return h, err
+	}
+	node, err := first[shared.Node](reads[1])
+	if err != nil {
+		return h, err
+	}
+	status, err := first[shared.Status](reads[3])
+	if err != nil {
+		return h, err
+	}
+
+	if held.Exists() {
+		h = shared.ViewHold(h.Host, h.Volume, held, epoch)
+	}
+	h.State = shared.StateOf(node.Value, len(reads[2]) > 0, s.Now())
+	if told, ok := status.Value.Volumes[h.Volume]; ok {
+		h.Told = &told
+	}
+	return h, nil
+}
+
+// first decodes the only key of a read, which may not exist.
+func first[T any](read []shared.KV) (shared.Entry[T], error) {
+	if len(read) == 0 {
+		return shared.Entry[T]{}, nil
+	}
+	return shared.Decode[T](read[0])
+}
+
+// Own returns the holds of this host that the cluster shows.
+func (s *Service) Own(ctx context.Context) ([]shared.HoldView, error) {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+
+	return s.holdsOf(ctx, s.Node)
+}
+
+// Calls returns all controller calls in flight.
+func (s *Service) Calls(ctx context.Context) ([]shared.CallView, error) {
+	ctx, cancel, err := s.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+
+	return s.callsOf(ctx, "")
+}
+
+// callsOf returns the calls in flight of a host. Without a host, it returns all calls.
+func (s *Service) callsOf(ctx context.Context, host string) (calls []shared.CallView, err error) {
+	err = s.each(ctx, shared.Calls(), func(kv shared.KV) error {
+		e, err := shared.Decode[shared.Call](kv)
+		id, ok := shared.LastID(kv.Key)
+		if wanted := host == "" || e.Value.Executor == host; ok && wanted {
+			calls = append(calls, shared.CallView{Volume: id, Call: e.Value})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, unreadable("the calls in flight", err)
+	}
+	return calls, nil
+}
+
+// holdsOf returns the holds of a host.
+func (s *Service) holdsOf(ctx context.Context, host string) (holds []shared.HoldView, err error) {
+	reads, err := s.read(ctx, shared.Get(shared.MetaKey))
+	if err != nil {
+		return nil, unreadable("the cluster", err)
+	}
+	meta, err := first[shared.Meta](reads[0])
+	if err != nil {
+		return nil, err
+	}
+
+	err = s.each(ctx, shared.HoldsOf(host), func(kv shared.KV) error {
+		e, err := shared.Decode[shared.Hold](kv)
+		if _, id, ok := shared.HoldIDs(kv.Key); ok {
+			holds = append(holds, shared.ViewHold(host, id, e, meta.Value.Epoch))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, unreadable("the holds of host "+host, err)
+	}
+	return holds, nil
+}
+
+// missing returns the error for a host that the cluster does not know.
+func missing(host string) error {
+	return volume.Errorf(volume.ErrNotFound, "the cluster has no host %q", host).WithHint("volctl node list")
+}

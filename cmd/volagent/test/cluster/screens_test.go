@@ -1,0 +1,77 @@
+package cluster_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/cluster/etcdtest"
+	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+func noAttachment(c *csitest.Config) { c.Attach = false }
+
+// registerShared registers the shared volume db on a host.
+func registerShared(h *harness.Host) {
+	file := filepath.Join(h.Dir, "db.yaml")
+	h.Must(os.WriteFile(file, []byte(volumeFile), 0o600))
+	h.Volctl("volume", "register", file)
+}
+
+// statusOf returns the status of the volume db on a host.
+func statusOf(h *harness.Host) (v api.Volume) {
+	h.Must(json.Unmarshal([]byte(h.Volctl("volume", "status", "db", "-o", "json")), &v))
+	return v
+}
+
+// TestScreens shows a volume that one host holds on another host, which has no record of it. It also
+// drains a host, and shows the list without etcd.
+func TestScreens(t *testing.T) {
+	etcd := etcdtest.Start(t, 1)
+	a, b := startHost(t, "a", etcd, nil), startHost(t, "b", etcd, nil)
+	registerShared(a)
+	a.Volctl("volume", "claim", "db", "--alloc", "web")
+
+	b.Await("the hold and the claims of host a on host b", func() bool {
+		v := statusOf(b)
+		return len(v.Holds) == 1 && v.Holds[0].Claims != nil && *v.Holds[0].Claims == 1
+	})
+	v := statusOf(b)
+	if h := v.Holds[0]; v.State != api.StateHeld || v.Scope != api.ScopeShared || h.Host != "a" || h.HostState != api.HostReady || h.Attachment != "attached" || h.Token == "" {
+		t.Errorf("on host b: %+v", v)
+	}
+	if v := statusOf(a); v.State != api.StateMounted || len(v.Holds) != 1 || len(v.Claims) != 1 {
+		t.Errorf("on host a: %+v", v)
+	}
+	if list := b.Volctl("volume", "list"); !strings.Contains(list, "SCOPE") || !strings.Contains(list, "held") {
+		t.Errorf("the list on host b:\n%s", list)
+	}
+	if show := b.Volctl("node", "status", "a"); !strings.Contains(show, "db") || !strings.Contains(show, "ready") {
+		t.Errorf("host a on host b:\n%s", show)
+	}
+
+	b.Volctl("node", "drain", "--deadline", "5s")
+	a.Await("the drain of host b on host a", func() bool {
+		for _, line := range strings.Split(a.Volctl("node", "list"), "\n") {
+			if strings.HasPrefix(line, "b ") && strings.Contains(line, "draining") {
+				return true
+			}
+		}
+		return false
+	})
+	b.Volctl("node", "undrain")
+	a.Await("the end of the drain", func() bool { return !strings.Contains(a.Volctl("node", "list"), "draining") })
+
+	etcd.Stop(0)
+	r := a.Try("volume", "list")
+	if r.Code != 0 || !strings.Contains(r.Out, "db") || !strings.Contains(r.Err, etcd.Endpoints()[0]) {
+		t.Errorf("without etcd: exit %d\n%s\n%s", r.Code, r.Out, r.Err)
+	}
+	etcd.Start(0)
+	a.Await("etcd again", func() bool { r := a.Try("volume", "list"); return r.Err == "" })
+	a.Volctl("volume", "detach", "db", "web")
+}

@@ -1,0 +1,181 @@
+package shared
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Replaced is the kind of a proof by a person: the machine behind the name of a host is gone, or
+// another machine gets the name.
+const Replaced = "replaced"
+
+// Proof is the proof that a host with one incarnation cannot write any more.
+type Proof struct {
+	Kind   string    `json:"kind"`
+	Who    string    `json:"who"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
+
+	// Volumes are the volumes whose hold was dropped because of the proof, in the order of the
+	// drops.
+	Volumes []string `json:"volumes,omitempty"`
+}
+
+// Replacement contains the keys that decide about the replacement of a host. The replacement drops
+// the holds of the host one by one:
+//
+//	ready, away, … ── Begin ──▶ fencing ── Drop, for each hold ──▶ fencing ── End ──▶ away
+//
+// Begin stores the proof and freezes the incarnation. From then on, no write of the old machine
+// succeeds, because each write compares the key of its host. Any host can continue a replacement
+// that has stopped in the middle. End raises the incarnation and forgets the machine, so that the
+// next machine with the name can register.
+type Replacement struct {
+	Meta  Entry[Meta]
+	Own   Entry[Node] // the host that carries out the replacement
+	Node  Entry[Node] // the host that is replaced
+	Live  Entry[Live]
+	Info  Entry[NodeInfo]
+	Told  Entry[Status]
+	Proof Entry[Proof] // for the incarnation that Node has
+
+	node string
+}
+
+// ReplacementReads returns the operations that read a Replacement. The incarnation is the last known
+// one of the host that is replaced. It is 0 for the first read.
+func ReplacementReads(own, node string, incarnation uint64) []Op {
+	return []Op{
+		Get(MetaKey), Get(NodeKey(own)), Get(NodeKey(node)), Get(LiveKey(node)), Get(NodeInfoKey(node)), Get(StatusKey(node)),
+		Get(FencedKey(node, incarnation)),
+	}
+}
+
+// ParseReplacement decodes the results of the operations from ReplacementReads. If complete is
+// false, the host has another incarnation than the read assumed. The caller must then read again
+// with the incarnation of Node.
+func ParseReplacement(own, node string, incarnation uint64, reads [][]KV) (r Replacement, complete bool, err error) {
+	r.node = node
+	if len(reads) != len(ReplacementReads(own, node, incarnation)) {
+		return r, false, volume.Errorf(volume.ErrInvalid, "etcd has answered %d reads of host %q", len(reads), node)
+	}
+
+	var errs []error
+	r.Meta = entry[Meta](MetaKey, reads[0], &errs)
+	r.Own = entry[Node](NodeKey(own), reads[1], &errs)
+	r.Node = entry[Node](NodeKey(node), reads[2], &errs)
+	r.Live = entry[Live](LiveKey(node), reads[3], &errs)
+	r.Info = entry[NodeInfo](NodeInfoKey(node), reads[4], &errs)
+	r.Told = entry[Status](StatusKey(node), reads[5], &errs)
+	r.Proof = entry[Proof](FencedKey(node, incarnation), reads[6], &errs)
+	return r, r.Node.Value.Incarnation == incarnation, errors.Join(errs...)
+}
+
+// check returns an error if the host cannot be replaced.
+func (r Replacement) check(who Asker) error {
+	if err := CheckRegistered(r.Meta, r.Own, who); err != nil {
+		return err
+	}
+	if !r.Node.Exists() {
+		return volume.Errorf(volume.ErrNotFound, "the cluster has no host %q", r.node).WithHint("volctl node list")
+	}
+	if r.Live.Exists() {
+		return volume.Errorf(volume.ErrRefused, "host %q is alive: its agent renews its lease", r.node).
+			WithHint("to empty a host that is alive, run on it: volctl node drain")
+	}
+	return nil
+}
+
+// begun reports whether the proof is stored and the incarnation is frozen.
+func (r Replacement) begun() bool {
+	return r.Node.Value.State == NodeFencing && r.Proof.Exists() && r.Proof.Value.Kind == Replaced
+}
+
+// txn returns a transaction that compares all keys of the replacement that decide.
+func (r Replacement) txn(compares []Compare, then ...Op) Txn {
+	guards := []Compare{Unchanged(r.Meta.KV), Unchanged(r.Own.KV), Unchanged(r.Node.KV), Unchanged(r.Proof.KV), Absent(r.Live.Key)}
+	return Txn{If: append(guards, compares...), Then: then}
+}
+
+// Begin returns the transaction that stores the proof of a person and freezes the incarnation of the
+// host. An empty transaction means that an earlier request has done so.
+func (r Replacement) Begin(who Asker, p Proof) (Txn, error) {
+	if err := r.check(who); err != nil {
+		return Txn{}, err
+	}
+	if r.begun() {
+		return Txn{}, nil
+	}
+
+	p.Kind = Replaced
+	n := r.Node.Value
+	n.State, n.Since, n.Until = NodeFencing, p.At, time.Time{}
+	return r.txn(nil, r.Proof.Put(p), r.Node.Put(n)), nil
+}
+
+// Drop returns the transaction that drops one hold of the host. The situation is that of the replaced
+// host. If the hold has an attachment, the transaction leaves a call of the replaced host in flight:
+// before any host gets a hold on the volume, a host must take the call over, and so make
+// ControllerUnpublishVolume for the old attachment.
+func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
+	if err := r.check(who); err != nil {
+		return Txn{}, err
+	}
+	if !r.begun() || s.Node.Mod != r.Node.Mod {
+		return Txn{}, volume.Errorf(volume.ErrRefused, "the replacement of host %q was ended by another host", r.node).WithHint("volctl node list")
+	}
+	if !s.Hold.Exists() {
+		return Txn{}, nil
+	}
+
+	compares := []Compare{Unchanged(s.Use.KV), Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}
+	then := []Op{Delete(s.Hold.Key), Delete(UserKey(s.id, r.node))}
+
+	use := s.Use.Value
+	if use.Holder == r.node {
+		use.Holder, use.Since = "", time.Time{}
+	}
+	others, still := s.othersUse(r.node)
+	if !others && use.Holder == "" {
+		use.Access = ""
+	}
+	if s.Use.Exists() && use != s.Use.Value {
+		use.Generation++
+		then = append(then, s.Use.Put(use))
+	}
+
+	if hold := s.Hold.Value; hold.Attachment != "" && !s.Call.Exists() {
+		then = append(then, s.Call.Put(Call{
+			Executor: r.node, Incarnation: r.Node.Value.Incarnation, Operation: hold.Operation,
+			Call: call.ControllerUnpublish, Target: r.node, NodeID: hold.NodeID, Since: now,
+		}))
+	}
+
+	p := r.Proof.Value
+	if !slices.Contains(p.Volumes, s.id) {
+		p.Volumes = append(slices.Clone(p.Volumes), s.id)
+	}
+	return r.txn(slices.Concat(compares, still), append(then, r.Proof.Put(p))...), nil
+}
+
+// End returns the transaction that ends a replacement. It fails if the host has a hold. The next
+// machine that registers with the name gets a higher incarnation. An empty transaction means that
+// an earlier request has ended the replacement.
+func (r Replacement) End(who Asker, now time.Time) (Txn, error) {
+	if err := r.check(who); err != nil {
+		return Txn{}, err
+	}
+	if !r.begun() {
+		return Txn{}, nil
+	}
+
+	n := r.Node.Value
+	n.Incarnation++
+	n.Registration, n.Boot, n.Machine = "", "", Machine{}
+	n.State, n.Since, n.Until = NodeAway, now, now
+	return r.txn([]Compare{NoneIn(HoldsOf(r.node))}, r.Node.Put(n), Delete(r.Info.Key), Delete(r.Told.Key)), nil
+}
