@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -65,7 +66,7 @@ func (d Definitions) awaitAnswers(ctx context.Context, q shared.Question) error 
 		if wait.Err() != nil {
 			return volume.Errorf(volume.ErrRefused, "cannot share volume %q: host %s has not answered whether it uses external_id %q of driver %s on its own",
 				q.Volume, strings.Join(silent, ", host "), q.ExternalID, q.Driver).
-				WithHint("start the agent there, or share the volume without the answers: volctl volume share %s --force", q.Volume)
+				WithHint("start the agent there, or share the volume without the answers: %s", suggest.Command("volctl volume share %s --force", q.Volume))
 		}
 
 		d.awaitEvent(wait, []shared.Span{shared.Answers(q.ID)}, page.Revision+1)

@@ -15,6 +15,7 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // newList returns the command "volctl node list".
@@ -171,7 +172,7 @@ command stops in the middle, run it again on any host.`,
 				return command.Usage("--reason TEXT", "the replacement of a host needs a reason")
 			}
 			if !o.yes {
-				return command.Usage("volctl node replace "+o.host+" --reason TEXT -y", "this drops all holds of host %q; repeat the command with -y if its machine is switched off", o.host)
+				return command.Usage(suggest.Command("volctl node replace %s --reason TEXT -y", o.host), "this drops all holds of host %q; repeat the command with -y if its machine is switched off", o.host)
 			}
 			return a.Read(cmd, o.run)
 		},
