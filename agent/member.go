@@ -56,7 +56,7 @@ func (a *Agent) overview() service.Overview {
 	if a.holds == nil {
 		return nil
 	}
-	return &overview.Service{Store: a.clusterStore, Node: a.node.ID, Member: a.holds, Now: time.Now}
+	return &overview.Service{Store: a.clusterStore, Endpoints: strings.Join(a.c.Cluster.Endpoints, ", "), Node: a.node.ID, Member: a.holds, Now: time.Now}
 }
 
 // drainChanged tells the cluster that this host drains, or no longer does.

@@ -25,11 +25,11 @@ func (s *Service) Hosts(ctx context.Context) ([]shared.HostView, error) {
 		}
 		return err
 	}); err != nil {
-		return nil, unreadable("the hosts", err)
+		return nil, s.unreadable("the hosts", err)
 	}
 
 	if err := s.completeHosts(ctx, hosts, at); err != nil {
-		return nil, unreadable("the hosts", err)
+		return nil, s.unreadable("the hosts", err)
 	}
 	for i := range hosts {
 		hosts[i].State = shared.StateOf(hosts[i].Node, hosts[i].Alive, s.Now())
@@ -97,7 +97,7 @@ func (s *Service) Host(ctx context.Context, name string) (shared.HostView, error
 
 	reads, err := s.read(ctx, shared.Get(shared.NodeKey(name)), shared.Get(shared.LiveKey(name)), shared.Get(shared.NodeInfoKey(name)), shared.Get(shared.StatusKey(name)))
 	if err != nil {
-		return v, unreadable("host "+name, err)
+		return v, s.unreadable("host "+name, err)
 	}
 
 	node, err := first[shared.Node](reads[0])

@@ -27,10 +27,11 @@ type Membership interface {
 
 // Service reads from the store of a cluster. Its methods are safe for concurrent use.
 type Service struct {
-	Store  shared.Store
-	Node   string // the name of this host
-	Member Membership
-	Now    func() time.Time
+	Store     shared.Store
+	Endpoints string // the store's addresses, for messages
+	Node      string // the name of this host
+	Member    Membership
+	Now       func() time.Time
 }
 
 // page is the number of keys in one page of a long read.
@@ -76,6 +77,6 @@ func (s *Service) begin(ctx context.Context) (context.Context, context.CancelFun
 }
 
 // unreadable returns the error of a read for people.
-func unreadable(what string, err error) error {
-	return volume.Errorf(volume.ErrPluginUnavailable, "cannot read %s from the cluster: %v", what, err).WithHint("volctl node status")
+func (s *Service) unreadable(what string, err error) error {
+	return volume.Errorf(volume.ErrPluginUnavailable, "cannot read %s from etcd at %s: %v", what, s.Endpoints, err).WithHint("volctl node status")
 }

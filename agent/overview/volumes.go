@@ -27,7 +27,7 @@ func (s *Service) Volumes(ctx context.Context) ([]shared.VolumeView, error) {
 		}
 		return err
 	}); err != nil {
-		return nil, unreadable("the shared volumes", err)
+		return nil, s.unreadable("the shared volumes", err)
 	}
 
 	uses, users := map[string]shared.Use{}, map[string][]shared.Entry[shared.User]{}
@@ -38,7 +38,7 @@ func (s *Service) Volumes(ctx context.Context) ([]shared.VolumeView, error) {
 		}
 		return err
 	}); err != nil {
-		return nil, unreadable("the holders of shared volumes", err)
+		return nil, s.unreadable("the holders of shared volumes", err)
 	}
 	if err := s.each(ctx, shared.AllUsers(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.User](kv)
@@ -47,7 +47,7 @@ func (s *Service) Volumes(ctx context.Context) ([]shared.VolumeView, error) {
 		}
 		return err
 	}); err != nil {
-		return nil, unreadable("the users of shared volumes", err)
+		return nil, s.unreadable("the users of shared volumes", err)
 	}
 
 	for id, i := range at {
@@ -68,7 +68,7 @@ func (s *Service) Volume(ctx context.Context, id string) (v shared.VolumeView, o
 
 	reads, err := s.read(ctx, shared.Get(shared.MetaKey), shared.Get(shared.VolumeKey(id)), shared.Get(shared.UseKey(id)), shared.Get(shared.CallKey(id)))
 	if err != nil {
-		return v, false, unreadable("volume "+id, err)
+		return v, false, s.unreadable("volume "+id, err)
 	}
 
 	meta, err := first[shared.Meta](reads[0])
@@ -93,13 +93,13 @@ func (s *Service) Volume(ctx context.Context, id string) (v shared.VolumeView, o
 		users = append(users, e)
 		return err
 	}); err != nil {
-		return v, false, unreadable("the users of volume "+id, err)
+		return v, false, s.unreadable("the users of volume "+id, err)
 	}
 
 	v.Definition = def.Value
 	for _, h := range shared.Holders(id, use.Value, users) {
 		if h, err = s.hold(ctx, h, meta.Value.Epoch); err != nil {
-			return v, false, unreadable("the holds on volume "+id, err)
+			return v, false, s.unreadable("the holds on volume "+id, err)
 		}
 		v.Holds = append(v.Holds, h)
 	}
@@ -178,7 +178,7 @@ func (s *Service) callsOf(ctx context.Context, host string) (calls []shared.Call
 		return err
 	})
 	if err != nil {
-		return nil, unreadable("the calls in flight", err)
+		return nil, s.unreadable("the calls in flight", err)
 	}
 	return calls, nil
 }
@@ -187,7 +187,7 @@ func (s *Service) callsOf(ctx context.Context, host string) (calls []shared.Call
 func (s *Service) holdsOf(ctx context.Context, host string) (holds []shared.HoldView, err error) {
 	reads, err := s.read(ctx, shared.Get(shared.MetaKey))
 	if err != nil {
-		return nil, unreadable("the cluster", err)
+		return nil, s.unreadable("the cluster", err)
 	}
 	meta, err := first[shared.Meta](reads[0])
 	if err != nil {
@@ -202,7 +202,7 @@ func (s *Service) holdsOf(ctx context.Context, host string) (holds []shared.Hold
 		return err
 	})
 	if err != nil {
-		return nil, unreadable("the holds of host "+host, err)
+		return nil, s.unreadable("the holds of host "+host, err)
 	}
 	return holds, nil
 }

@@ -132,6 +132,11 @@ func (s *remover) deregisterShared(ctx context.Context, v volume.SharedVolume, f
 	if force && known && r.Held() {
 		return s.forgetHere(ctx, v, r, forget)
 	}
+	if known && !force {
+		if err := volume.Unused(r); err != nil {
+			return nil, err // it names the claims, which only this host knows
+		}
+	}
 	if err := v.Unused(); err != nil {
 		return nil, err
 	}

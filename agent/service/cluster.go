@@ -66,6 +66,11 @@ func (c Cluster) Volumes(ctx context.Context) (all []api.Volume, warning string)
 			all[i].Holds = toHolds(v.Holds)
 		}
 	}
+	for i := range all {
+		if err != nil && all[i].Scope == api.ScopeShared {
+			all[i].Holds = c.ownHold(all[i].Spec.ID)
+		}
+	}
 
 	slices.SortFunc(all, func(a, b api.Volume) int { return strings.Compare(a.Spec.ID, b.Spec.ID) })
 	return all, warning
@@ -95,6 +100,7 @@ func (c Cluster) Volume(ctx context.Context, by Caller, id string) (out api.Volu
 	v, found, rerr := c.overview.Volume(ctx, id)
 	switch {
 	case rerr != nil && known:
+		out.Holds = c.ownHold(id)
 		return out, "the holds of other hosts are unknown: " + APIError(rerr).Message, nil
 	case rerr != nil:
 		return out, "", asAPI(rerr)
@@ -110,6 +116,17 @@ func (c Cluster) Volume(ctx context.Context, by Caller, id string) (out api.Volu
 		out.ClusterCall = &call
 	}
 	return out, "", nil
+}
+
+// ownHold returns the hold of this host on a volume, as this host has recorded it. It needs no read
+// from the cluster.
+func (c Cluster) ownHold(id string) []api.Hold {
+	r, _ := c.records.Volume(id)
+	h := r.Node.Hold
+	if h.State != volume.Present || h.Lost {
+		return nil
+	}
+	return toHolds([]shared.HoldView{{Volume: id, Host: c.self, Access: h.Access, Reader: h.Reader, Since: h.Since, Token: h.Token}})
 }
 
 // elsewhere describes a shared volume of which this host has no record.

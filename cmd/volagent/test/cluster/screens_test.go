@@ -68,7 +68,7 @@ func TestScreens(t *testing.T) {
 
 	etcd.Stop(0)
 	r := a.Try("volume", "list")
-	if r.Code != 0 || !strings.Contains(r.Out, "db") || !strings.Contains(r.Err, etcd.Endpoints()[0]) {
+	if r.Code != 0 || !strings.Contains(r.Out, "shared  a") || !strings.Contains(r.Err, etcd.Endpoints()[0]) {
 		t.Errorf("without etcd: exit %d\n%s\n%s", r.Code, r.Out, r.Err)
 	}
 	etcd.Start(0)
