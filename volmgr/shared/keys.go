@@ -115,6 +115,9 @@ func TaskKey(node, id string) string {
 // TasksOf returns the span of all tasks for a host.
 func TasksOf(node string) Span { return Prefix(tasksPrefix + volume.KeyComponent(node) + "/") }
 
+// Tasks returns the span of all tasks.
+func Tasks() Span { return Prefix(tasksPrefix) }
+
 // StatusKey returns the key of a host's status.
 func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }
 
