@@ -3,18 +3,24 @@ package agent
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/hold"
+	"github.com/volagent/volagent/agent/hold/task"
 	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/reconcile"
 	"github.com/volagent/volagent/agent/records"
+	"github.com/volagent/volagent/agent/secret"
+	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // connectCluster makes the host a member of the configured cluster. Without a configured cluster, it
@@ -39,7 +45,41 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
 		Info: a.nodeInfo, TrustLocal: c.Boot == config.BootTrustLocal, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
+	return a.connectTasks(store)
+}
+
+// connectTasks creates the service by which hosts make controller calls for each other.
+func (a *Agent) connectTasks(store shared.Store) error {
+	box, err := secret.OpenBox(filepath.Join(a.c.DataDir, "task.key"))
+	if err != nil {
+		return err
+	}
+
+	a.box = box
+	a.tasks = task.New(task.Options{
+		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,
+		Box: box, PeersChanged: a.wakeShared, Log: a.log.Named("cluster"),
+	})
+	a.changes.subscribe(func(supervisor.Change) { a.holds.PluginsChanged() })
 	return nil
+}
+
+// wakeShared makes the queue look at all shared volumes again.
+func (a *Agent) wakeShared() {
+	for _, r := range a.db.Volumes() {
+		if r.Volume.Shared {
+			a.queue.Wake(r.Volume.ID)
+		}
+	}
+}
+
+// forStep returns the client that makes the call of one step. Another host makes the controller
+// calls for a shared volume if the plugin of this host has no controller.
+func (a *Agent) forStep(v volume.Volume, k call.Method) (call.Caller, error) {
+	if a.tasks != nil && v.Shared && k.Service() == call.Controller && task.Needed(a.plugins.View(v.PluginID)) {
+		return task.Remote{Service: a.tasks, Volume: v}, nil
+	}
+	return a.plugins.ForStep(v, k)
 }
 
 // clusterPassword reads the password for etcd.
@@ -54,11 +94,13 @@ func (a *Agent) clusterPassword() (string, error) {
 
 // nodeInfo describes the plugins of this host to the other hosts.
 func (a *Agent) nodeInfo() shared.NodeInfo {
-	info := shared.NodeInfo{Version: api.Version, Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}}
+	info := shared.NodeInfo{Version: api.Version, Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}, Key: a.box.PublicKey()}
 	for _, id := range a.plugins.IDs() {
-		p := a.plugins.View(id).Info
+		view := a.plugins.View(id)
+		p := view.Info
 		info.Plugins[id] = shared.NodePlugin{
-			Driver: p.Driver, Version: p.Version, NodeID: p.NodeID, Topology: p.Topology, MaxVolumes: p.MaxVolumes, Controller: p.HasController,
+			Driver: p.Driver, Version: p.Version, NodeID: p.NodeID, Topology: p.Topology, MaxVolumes: p.MaxVolumes,
+			Controller: p.HasController, Caps: p.Caps, ControllerTimeout: view.ControllerTimeout,
 		}
 	}
 	return info
@@ -68,6 +110,7 @@ func (a *Agent) nodeInfo() shared.NodeInfo {
 func (a *Agent) joinQueue(o *reconcile.Options) {
 	if a.holds != nil {
 		o.Host, o.Cluster, o.Idle = hold.Steps{Service: a.holds}, a.holds.Cluster, a.holds.Idle
+		o.Borrow = a.tasks.Borrow
 	}
 }
 

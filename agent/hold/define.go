@@ -88,7 +88,7 @@ func (s *Service) Undefine(ctx context.Context, v volume.Volume) error {
 // change executes a decision about a definition. If another host changes the keys meanwhile, it
 // decides again.
 func (s *Service) change(ctx context.Context, v volume.Volume, by func(shared.Asker, shared.Place) (shared.Txn, error)) error {
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return err
 	}

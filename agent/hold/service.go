@@ -98,6 +98,7 @@ type Service struct {
 	ending  map[string]string // operations of the holds that this host is giving up, by volume
 	strays  map[string]bool   // volumes for which the cluster may show a hold that no record explains
 	again   chan struct{}     // asks Run to register again
+	told    chan struct{}     // asks for another write of the plugins of this host
 
 	running context.Context // ends with Run; set before the first step
 }
@@ -106,7 +107,7 @@ type Service struct {
 func New(o Options) *Service {
 	return &Service{
 		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
-		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1),
+		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1), told: make(chan struct{}, 1),
 		running: context.Background(),
 	}
 }
@@ -128,8 +129,8 @@ func (s *Service) awayWords() string {
 	return fmt.Sprintf("%s, since %s", s.away, s.since.UTC().Format(time.RFC3339))
 }
 
-// asker returns this host for a transaction. It fails while the host is not registered.
-func (s *Service) asker() (shared.Asker, error) {
+// Asker returns this host for a transaction. It fails while the host is not registered.
+func (s *Service) Asker() (shared.Asker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

@@ -21,28 +21,46 @@ const (
 // rangePage is the number of keys in one page of a long read.
 const rangePage = 500
 
-// peers contains the plugins of the live hosts, by the name of the host.
-type peers map[string]shared.NodeInfo
+// peers contains what the other hosts say of their plugins, by the name of the host. It is nil until
+// it has been read.
+type peers map[string]peer
 
-// executors returns the hosts, other than node, that can make the controller calls of a plugin.
-func (p peers) executors(node, pluginID, driver string) []string {
-	var hosts []string
-	for host, info := range p {
-		if one := info.Plugins[pluginID]; host != node && one.Controller && one.Driver == driver {
+// peer is another host.
+type peer struct {
+	info shared.NodeInfo
+	live bool
+}
+
+// executors returns the hosts, other than node, that can make the controller calls of a plugin. The
+// result exists reports whether the plugin has a controller on any host, even if the host is gone.
+func (p peers) executors(node, pluginID, driver string) (hosts []string, exists bool) {
+	for host, one := range p {
+		plugin := one.info.Plugins[pluginID]
+		if host == node || !plugin.Controller || plugin.Driver != driver {
+			continue
+		}
+		exists = true
+		if one.live {
 			hosts = append(hosts, host)
 		}
 	}
 
 	slices.Sort(hosts)
-	return hosts
+	return hosts, exists
 }
 
 // borrow returns the view of a plugin that has no controller on this host, as decisions about a
-// shared volume need it. Its controller is that of the other hosts.
+// shared volume need it. Its controller is that of the other hosts. If no host has a controller, the
+// driver has none, and the view stays as it is.
 func (p peers) borrow(node string, v volume.Volume, view plugin.View) plugin.View {
 	driver := view.Info.Driver
 	if driver == "" {
 		driver = v.Driver
+	}
+
+	hosts, exists := p.executors(node, v.PluginID, driver)
+	if !exists && p != nil {
+		return view
 	}
 
 	local := plugin.Service{Ready: view.Ready, Final: view.Final}
@@ -52,12 +70,13 @@ func (p peers) borrow(node string, v volume.Volume, view plugin.View) plugin.Vie
 		local.Lack = fmt.Sprintf("plugin %q is %s", v.PluginID, view.State)
 	}
 
-	hosts := p.executors(node, v.PluginID, driver)
 	remote := plugin.Service{Ready: len(hosts) > 0, Unasked: len(hosts) == 0}
-	if len(hosts) == 0 {
+	if p == nil {
+		remote.Lack = "the plugins of the other hosts are not known yet"
+	} else if len(hosts) == 0 {
 		remote.Lack = fmt.Sprintf("no live host runs a controller of driver %s", driver)
 	} else {
-		one := p[hosts[0]].Plugins[v.PluginID]
+		one := p[hosts[0]].info.Plugins[v.PluginID]
 		view.Info.Caps, view.Info.HasController = one.Caps.WithNode(view.Info.Caps), true
 		view.ControllerTimeout = one.ControllerTimeout
 	}
@@ -86,13 +105,14 @@ func Needed(v plugin.View) bool {
 	return v.Known && v.Info.Driver != "" && !v.Info.HasController
 }
 
-// Executors returns the hosts that can make the controller calls for a volume.
+// executors returns the hosts that can make the controller calls for a volume.
 func (s *Service) executors(v volume.Volume) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.wanted = time.Now()
-	return s.peers.executors(s.Node, v.PluginID, v.Driver)
+	hosts, _ := s.peers.executors(s.Node, v.PluginID, v.Driver)
+	return hosts
 }
 
 // timeout returns the deadline of the controller calls for a volume on another host.
@@ -100,7 +120,7 @@ func (s *Service) timeout(host string, v volume.Volume) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return deadline(s.peers[host].Plugins[v.PluginID].ControllerTimeout)
+	return deadline(s.peers[host].info.Plugins[v.PluginID].ControllerTimeout)
 }
 
 // refresh keeps the peers up to date while decisions depend on them.
@@ -128,7 +148,7 @@ func (s *Service) refresh(ctx context.Context) {
 	}
 }
 
-// readPeers reads the plugins of all live hosts.
+// readPeers reads the plugins of all hosts.
 func (s *Service) readPeers(ctx context.Context) (peers, error) {
 	live := map[string]bool{}
 	if err := s.each(ctx, shared.Lives(), func(kv shared.KV) error {
@@ -142,8 +162,8 @@ func (s *Service) readPeers(ctx context.Context) (peers, error) {
 	all := peers{}
 	err := s.each(ctx, shared.NodeInfos(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.NodeInfo](kv)
-		if node, ok := shared.LastID(kv.Key); ok && live[node] {
-			all[node] = e.Value
+		if node, ok := shared.LastID(kv.Key); ok {
+			all[node] = peer{info: e.Value, live: live[node]}
 		}
 		return err
 	})
