@@ -28,6 +28,7 @@ import (
 	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/hold"
+	"github.com/volagent/volagent/agent/hold/clean"
 	"github.com/volagent/volagent/agent/hold/task"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/owndir"
@@ -104,8 +105,8 @@ type Agent struct {
 	clusterStore *cluster.Store
 	holds        *hold.Service
 	tasks        *task.Service
+	cleaner      *clean.Cleaner
 	box          *secret.Box
-
 
 	// These fields belong to the sockets and servers.
 	status        *status.Service

@@ -10,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/hold"
+	"github.com/volagent/volagent/agent/hold/clean"
 	"github.com/volagent/volagent/agent/hold/task"
 	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/provision"
@@ -48,7 +49,8 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	return a.connectTasks(store)
 }
 
-// connectTasks creates the service by which hosts make controller calls for each other.
+// connectTasks creates the services by which hosts make controller calls for each other, and end what
+// hosts that are gone have left unfinished.
 func (a *Agent) connectTasks(store shared.Store) error {
 	box, err := secret.OpenBox(filepath.Join(a.c.DataDir, "task.key"))
 	if err != nil {
@@ -59,6 +61,10 @@ func (a *Agent) connectTasks(store shared.Store) error {
 	a.tasks = task.New(task.Options{
 		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,
 		Box: box, PeersChanged: a.wakeShared, Log: a.log.Named("cluster"),
+	})
+	a.cleaner = clean.New(clean.Options{
+		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,
+		Log: a.log.Named("cluster"),
 	})
 	a.changes.subscribe(func(supervisor.Change) { a.holds.PluginsChanged() })
 	return nil

@@ -16,6 +16,7 @@
 //	holds/<node>/<volume>      the right of a host to use a volume
 //	calls/<volume>             the controller call in flight for a volume
 //	tasks/<node>/<volume>      a controller call that another host asks a host to make
+//	leader                     the host that cleans up first; deleted with its lease
 //	status/<node>              what people see of a host
 //
 // A key under use, users, holds or calls grants a right, and has no lease. Only a transaction of the
@@ -32,6 +33,9 @@ import (
 
 // MetaKey is the key of Meta.
 const MetaKey = "meta"
+
+// LeaderKey is the key of the host that cleans up first. It has a lease, and grants no right.
+const LeaderKey = "leader"
 
 // These are the first components of the other keys.
 const (
@@ -81,6 +85,13 @@ func ExternalKey(driver, external string) string {
 
 // UseKey returns the key of the mode in force of a volume.
 func UseKey(id string) string { return usesPrefix + volume.KeyComponent(id) }
+
+// Uses returns the span of the modes in force of all volumes.
+func Uses() Span { return Prefix(usesPrefix) }
+
+// AllUsers returns the span of all users of all volumes. HoldIDs returns the volume and the host of
+// such a key, in this order.
+func AllUsers() Span { return Prefix(usersPrefix) }
 
 // UserKey returns the key of one user of a volume.
 func UserKey(id, node string) string {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/volmgr/csitest/san"
+	"github.com/volagent/volagent/volmgr/shared"
 )
 
 // TestTasks claims a volume on a host that has only the node part of a driver. A host with a
@@ -16,7 +16,7 @@ import (
 // what is missing. (I10, I11)
 func TestTasks(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, 1, 1, san.Config{Attach: true, Stage: true, PublishedNodes: true})
+	r := newRig(t, 1, 1, san.Config{Attach: true, Stage: true})
 	a := r.hosts[0]
 	b := r.start("h2", san.Config{Attach: true, Stage: true, NodeOnly: true})
 	r.share("db")
@@ -27,8 +27,7 @@ func TestTasks(t *testing.T) {
 	r.awaitGone()
 
 	release := r.san.Hold("ControllerPublishVolume", "h1")
-	claimed := make(chan harness.Result, 1)
-	go func() { claimed <- b.Try("volume", "claim", "db", "--alloc", "web", "--timeout", "60s") }()
+	claimed := b.StartVolctl("volume", "claim", "db", "--alloc", "web", "--timeout", "60s")
 	r.awaitHeld("ControllerPublishVolume")
 	a.Kill()
 	a.Start("san")
@@ -47,9 +46,15 @@ func TestTasks(t *testing.T) {
 func TestNoController(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 1, san.Config{Attach: true, Stage: true})
+	a := r.hosts[0]
 	b := r.start("h2", san.Config{Attach: true, Stage: true, NodeOnly: true})
 	r.share("db")
-	r.hosts[0].Stop()
+	a.Kill()
+	store := r.open()
+	defer func() { _ = store.Close() }()
+	if _, err := store.Do(t.Context(), shared.Txn{Then: []shared.Op{shared.Delete(shared.LiveKey("h1"))}}); err != nil {
+		t.Fatal(err)
+	}
 
 	got := b.Try("volume", "claim", "db", "--alloc", "web", "--timeout", "5s")
 	if words := "no live host runs a controller of driver san.example.com"; got.Code == 0 || !strings.Contains(got.Err, words) {
