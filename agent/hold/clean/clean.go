@@ -66,6 +66,10 @@ type Cleaner struct {
 	// the monotonic clock of this host. The key of the map is that of the call. Only pass uses it.
 	gone map[string]absence
 
+	// late contains the time after which the earlier attempts to end a call can no longer take
+	// effect, by the key of the call. Only pass uses it.
+	late map[string]time.Time
+
 	again chan struct{} // asks for a pass now
 }
 
@@ -84,7 +88,7 @@ func New(o Options) *Cleaner {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
 	}
-	return &Cleaner{Options: o, gone: map[string]absence{}, again: make(chan struct{}, 1)}
+	return &Cleaner{Options: o, gone: map[string]absence{}, late: map[string]time.Time{}, again: make(chan struct{}, 1)}
 }
 
 // Run makes passes until ctx ends.

@@ -85,9 +85,16 @@ func (c *Cleaner) orphan(ctx context.Context, who shared.Asker, e shared.Entry[s
 	id, _ := shared.LastID(e.Key)
 	one := e.Value
 	if one.TakenOver(c.Node) { // an earlier pass has taken it over, and has not ended it
+		if one.Incarnation != who.Incarnation && c.late[e.Key].IsZero() {
+			c.late[e.Key] = time.Now().Add(defaultDeadline) // the call of an earlier agent may still take effect
+		}
+		if left := time.Until(c.late[e.Key]); left > 0 {
+			return left
+		}
 		c.finish(ctx, who, id, one)
 		return c.retry()
 	}
+	delete(c.late, e.Key)
 	if live[one.Executor] || one.Executor == c.Node {
 		delete(c.gone, e.Key)
 		return 0

@@ -65,6 +65,10 @@ func (c *Cleaner) takeOver(ctx context.Context, who shared.Asker, id string, one
 // call. If it fails, the next pass repeats it.
 func (c *Cleaner) finish(ctx context.Context, who shared.Asker, id string, one shared.Call) {
 	if err := c.unpublish(ctx, id, one.NodeID); err != nil {
+		var ce *volume.CallError
+		if errors.As(err, &ce) && ce.Uncertain() && !ce.Unsent {
+			c.late[shared.CallKey(id)] = time.Now().Add(defaultDeadline)
+		}
 		c.Log.Warn("cannot detach a volume from a host that is gone; it is tried again", "volume", id, "host", one.Target, "error", err)
 		return
 	}
