@@ -178,7 +178,7 @@ func (w *wait) look(ctx context.Context) (result shared.TaskResult, done bool, e
 func (w *wait) withdraw(ctx context.Context) error {
 	who, err := w.Asker()
 	if err != nil {
-		return nil // the next announced call of the volume ends the task
+		return nil //nolint:nilerr // the next announced call of the volume ends the task
 	}
 
 	_, err = w.decide(ctx, w.executor, w.Volume.ID, func(e shared.Errand) (shared.Txn, error) {
@@ -198,12 +198,12 @@ func (w *wait) withdraw(ctx context.Context) error {
 func (w *wait) reclaim(ctx context.Context, c shared.Call) error {
 	who, err := w.Asker()
 	if err != nil {
-		return nil // the next look tries again
+		return nil //nolint:nilerr // the next look tries again
 	}
 
 	res, err := w.Store.Do(ctx, shared.Txn{Then: shared.OrphanReads(w.Node, w.Volume.ID, c)})
 	if err != nil {
-		return nil
+		return nil //nolint:nilerr // the next look tries again
 	}
 	o, err := shared.ParseOrphan(w.Node, w.Volume.ID, c, res)
 	if err != nil {
@@ -211,7 +211,7 @@ func (w *wait) reclaim(ctx context.Context, c shared.Call) error {
 	}
 	txn, err := o.Reclaim(who)
 	if err != nil {
-		return nil // the executor is back, or another host has ended the call
+		return nil //nolint:nilerr // the executor is back, or another host has ended the call
 	}
 
 	w.Log.Warn("the host that was making a controller call is gone; the outcome of the call is unknown", "volume", w.Volume.ID, "host", w.executor, "call", c.Call)
