@@ -96,7 +96,9 @@ func (r Remote) ask(ctx context.Context, executor string, t shared.Task) (shared
 	}
 
 	w := wait{Remote: r, executor: executor, task: t, begun: time.Now(), deadline: r.timeout(executor, r.Volume)}
-	events := r.awake(ctx, executor, id, e.Revision+1)
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	events := r.awake(watching, executor, id, e.Revision+1)
 	for {
 		result, done, err := w.look(ctx)
 		if done || err != nil {
