@@ -50,7 +50,7 @@ func (s Steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 
 // acquire gets the hold of this host, or verifies the one that it has.
 func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) volume.Outcome {
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return unsent(volume.Acquire, err)
 	}
@@ -95,7 +95,7 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 
 // confirm records the attachment in the cluster.
 func (s *Service) confirm(ctx context.Context, r volume.Record) volume.Outcome {
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return unsent(volume.Confirm, err)
 	}
@@ -114,7 +114,7 @@ func (s *Service) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 		return volume.Outcome{}
 	}
 
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return unsent(volume.GiveUp, err)
 	}
@@ -138,7 +138,7 @@ func (s *Service) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 // announced makes a ControllerPublishVolume or ControllerUnpublishVolume. It announces the call in
 // the cluster before. The admission has already announced the first ControllerPublishVolume.
 func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome {
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return unsent(a.Kind, err)
 	}

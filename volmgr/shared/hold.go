@@ -170,7 +170,7 @@ func (s Situation) GiveUp(who Asker, operation string, now time.Time) (Txn, erro
 
 	compares := []Compare{Unchanged(s.Use.KV), Unchanged(s.Hold.KV)}
 	var then []Op
-	if s.mine(who) && s.Call.Value.Target == who.Node {
+	if s.mine(who) {
 		compares, then = append(compares, Unchanged(s.Call.KV)), append(then, Delete(s.Call.Key))
 	}
 

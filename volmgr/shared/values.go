@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -83,6 +84,9 @@ type NodeInfo struct {
 	Version string                `json:"version"`
 	Schema  int                   `json:"schema"` // the newest schema that the host's agent supports
 	Plugins map[string]NodePlugin `json:"plugins,omitempty"`
+
+	// Key is the public key to which other hosts seal the results of tasks.
+	Key []byte `json:"key,omitempty"`
 }
 
 // NodePlugin describes one plugin of a host.
@@ -93,6 +97,13 @@ type NodePlugin struct {
 	Topology   map[string]string `json:"topology,omitempty"`
 	MaxVolumes int64             `json:"max_volumes,omitempty"`
 	Controller bool              `json:"controller,omitempty"` // a controller of the plugin runs on the host
+
+	// Caps are the capabilities of the plugin. Hosts without a controller need those of the
+	// controller service.
+	Caps plugin.Caps `json:"caps,omitzero"`
+
+	// ControllerTimeout is the deadline of a controller call.
+	ControllerTimeout time.Duration `json:"controller_timeout,omitempty"`
 }
 
 // Live shows that a host is alive. Its key has the host's lease.
@@ -168,6 +179,7 @@ type Call struct {
 	Call        call.Method `json:"call"`
 	Target      string      `json:"target,omitempty"`  // the host whose attachment the call changes
 	NodeID      string      `json:"node_id,omitempty"` // the CSI node id of that host
+	Task        string      `json:"task,omitempty"`    // the id of the Task by which another host makes the call
 	Since       time.Time   `json:"since"`
 }
 
