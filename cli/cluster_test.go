@@ -49,8 +49,8 @@ func TestClusterScreens(t *testing.T) {
 	golden(t, filepath.Join("testdata", "cluster.txt"), session(with(t, clusterWorld()), lines...))
 }
 
-// TestClusterAway checks that a list without the cluster is complete for this host, says on stderr
-// what is missing, and exits 0.
+// TestClusterAway checks that a list without the cluster is complete for this host, names the missing
+// volumes on stderr, and exits 0.
 func TestClusterAway(t *testing.T) {
 	f := clusterWorld()
 	f.warning = "the list shows only the volumes that this host knows: etcd at 10.0.0.1:2379 does not answer, since 2026-03-10T03:00:00Z"

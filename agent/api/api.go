@@ -53,7 +53,7 @@
 //	GET    /v1/events                         Event, one in each line   ?volume=&type=TYPE…&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health
 //
-// If the agent cannot read the cluster, an answer with ?cluster=true contains only what the host knows.
+// If the agent cannot read the cluster, an answer with ?cluster=true contains only the records of the host.
 // The header Volagent-Warning then says so.
 package api
 

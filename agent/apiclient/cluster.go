@@ -15,7 +15,7 @@ func (c *Client) AllVolumes(ctx context.Context) (volumes []api.Volume, warnings
 }
 
 // AnyVolume returns a volume of this host with all its holds, or a shared volume of its cluster. If
-// the cluster is not reachable, it returns what this host knows and warnings.
+// the cluster is not reachable, it returns the volume as this host knows it, and warnings.
 func (c *Client) AnyVolume(ctx context.Context, id string) (v *api.Volume, warnings []string, err error) {
 	v = &api.Volume{}
 	warnings, err = c.warned(ctx, call{method: http.MethodGet, path: []string{"volumes", id}, query: when("cluster", true)}, v)

@@ -193,8 +193,8 @@ func (d Definitions) CheckOwn(ctx context.Context, v volume.Volume) error {
 }
 
 // checkOwn refuses the first claim of a volume of this host if the cluster has another volume with
-// the same id. A volume whose share or unshare was interrupted becomes what the cluster says. If the
-// cluster does not answer, checkOwn permits the claim.
+// the same id. A volume whose share or unshare was interrupted gets the scope that the cluster shows. If
+// the cluster does not answer, checkOwn permits the claim.
 func (s *Service) checkOwn(ctx context.Context, r volume.Record) error {
 	if _, err := s.Asker(); err != nil || r.Held() {
 		return nil

@@ -1,5 +1,4 @@
-// Package overview reads what people see of a cluster: its shared volumes, its hosts, and who holds
-// what. It reads from the store on demand and page by page, and keeps nothing. It also carries out
+// Package overview reads a cluster for people: its shared volumes, its hosts, and their holds. It reads from the store on demand and page by page, and keeps nothing. It also carries out
 // the replacement of a host.
 //
 //	overview.go  Service, and the reads in pages

@@ -49,17 +49,17 @@ func (s *remover) deregister(ctx context.Context, id string, force, forget bool)
 }
 
 // leftoversOf reports whether a volume has leftover records on this host.
-func (s *remover) leftoversOf(ctx context.Context, id string) (any bool, err error) {
+func (s *remover) leftoversOf(ctx context.Context, id string) (found bool, err error) {
 	err = s.read(ctx, func(tx Tx) error {
 		for _, d := range leftovers(tx, id) {
-			any = true
+			found = true
 			if d.Volume.Shared && d.Node.Hold.State != volume.Absent && !d.Node.Hold.Lost {
 				return holdsLeftover(id)
 			}
 		}
 		return nil
 	})
-	return any, err
+	return found, err
 }
 
 // holdsLeftover returns the error for leftovers of a shared volume that this host must not discard.

@@ -77,7 +77,7 @@ func (s *sharer) checkShare(ctx context.Context, r volume.Record) error {
 // settled refuses a volume that is being changed, attached or taken down.
 func settled(r volume.Record) error {
 	v, n := r.Volume, r.Node
-	busy := ""
+	var busy string
 	switch {
 	case v.Provision != volume.Provisioned:
 		busy = string(v.Provision) + " has not finished"

@@ -123,8 +123,8 @@ func unclearDelete(id string, cause error) error {
 // that a host holds.
 //
 // With force, it also discards the intent of an unfinished create or delete. If this host holds the
-// volume, force makes only this host forget it: the leftover record keeps the hold until the
-// leftovers are undone, and the definition stays for the other hosts. The caller can deregister the
+// volume, force makes only this host forget it. The leftover record then keeps the hold until the
+// leftovers are undone. The definition stays for the other hosts. The caller can deregister the
 // volume after that.
 func (s *remover) deregisterShared(ctx context.Context, v volume.SharedVolume, force, forget bool) (left []string, err error) {
 	id := v.Volume.ID

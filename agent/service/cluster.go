@@ -77,8 +77,8 @@ func (c Cluster) Volumes(ctx context.Context) (all []api.Volume, warning string)
 }
 
 // Volume adds to a volume of this host its holds in the cluster. It also finds a shared volume of
-// which this host has no record. If the cluster is not reachable, it returns what this host knows
-// and a warning.
+// which this host has no record. If the cluster is not reachable, it returns the volume as this
+// host knows it, and a warning.
 func (c Cluster) Volume(ctx context.Context, by Caller, id string) (out api.Volume, warning string, err error) {
 	rec, err := c.record(id)
 	known := err == nil

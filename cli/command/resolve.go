@@ -62,7 +62,7 @@ func FindVolume(ctx context.Context, client *apiclient.Client, id string) (*api.
 }
 
 // FindAnyVolume is like FindVolume, and also finds the shared volumes of the host's cluster. If the
-// cluster is not reachable, it returns what this host knows and warnings.
+// cluster is not reachable, it returns the volume as this host knows it, and warnings.
 func FindAnyVolume(ctx context.Context, client *apiclient.Client, id string) (*api.Volume, []string, error) {
 	if err := CheckVolumeID(id); err != nil {
 		return nil, nil, err

@@ -28,9 +28,9 @@ Before that, each registered host answers whether it uses the same storage on it
 is refused if a host does, or does not answer. --force shares the volume without these answers. Two
 hosts that then use the storage at the same time can destroy its data.
 
-The command is also refused if the plugin file has scope: host, if the storage can be reached only
-from this host, if the cluster already has a volume with the same id or the same storage, or if a
-secret of the volume is sealed.`,
+The command is also refused if the plugin file has scope: host, or if only this host can reach the
+storage. The cluster must have no other volume with the same id or the same storage, and no secret
+of the volume may be sealed.`,
 		Example: `  volctl volume share data`,
 		Args:    command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.VolumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {

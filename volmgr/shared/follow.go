@@ -40,8 +40,8 @@ type Update struct {
 // because of a compaction, Follow reads again and passes on the differences, deleted keys included.
 // So a consumer that applies all updates always reaches the state of the store.
 //
-// Follow watches the tails as well, but does not read them: the consumer learns their changes from the
-// first complete update on, except those that happen while a watch has failed.
+// Follow watches the tails as well, but does not read them. The consumer therefore misses changes of the
+// tails that happen while no watch runs.
 //
 // The spans and tails must not overlap. Follow calls apply from one goroutine. It remembers the names and
 // revisions of all keys, but not their values. It returns the error of ctx.

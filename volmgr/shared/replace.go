@@ -118,8 +118,8 @@ func (r Replacement) Begin(who Asker, p Proof) (Txn, error) {
 }
 
 // Drop returns the transaction that drops one hold of the host. The situation is that of the replaced
-// host. If the hold has an attachment, the transaction leaves a call of the replaced host in flight:
-// before any host gets a hold on the volume, a host must take the call over, and so make
+// host. If the hold has an attachment, the transaction leaves a call of the replaced host in flight.
+// Before any host gets a hold on the volume, a host must take that call over. It then calls
 // ControllerUnpublishVolume for the old attachment.
 func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
 	if err := r.check(who); err != nil {

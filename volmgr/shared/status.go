@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Status is what a host tells people about its shared volumes. No decision uses it, because a host
+// Status describes the shared volumes of a host to people. No decision uses it, because a host
 // writes it late: after all other writes, and at most once a second.
 type Status struct {
 	// At is the time of the write by the clock of the host.

@@ -48,8 +48,8 @@ type HoldView struct {
 	Since      time.Time
 	Token      volume.Token // zero if it was not read
 
-	// Told is what the host last wrote about the volume in its status. It is nil if the host has
-	// written nothing.
+	// Told is the last status of the volume that the host has written. It is nil if the host has
+	// written none.
 	Told *VolumeStatus
 }
 

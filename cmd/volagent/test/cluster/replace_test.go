@@ -18,7 +18,7 @@ func TestReplace(t *testing.T) {
 	if r := b.Try("node", "replace", "a", "--reason", "burnt", "-y"); r.Code != 4 || !strings.Contains(r.Err, "alive") {
 		t.Errorf("while it is alive: exit %d, %s", r.Code, r.Err)
 	}
-	a.Signal(15)
+	a.Must(a.Signal(15))
 	a.Await("the departure of host a", func() bool { return strings.Contains(b.Volctl("node", "list"), "away") })
 	if out := b.Volctl("node", "replace", "a", "--reason", "burnt", "-y"); !strings.Contains(out, "db") {
 		t.Errorf("replaced: %s", out)

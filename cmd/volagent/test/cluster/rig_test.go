@@ -1,5 +1,5 @@
 // Package cluster_test tests clusters of hosts with the built binaries. Most tests use a simulated SAN,
-// which judges the hosts by what reaches the storage.
+// which judges the hosts by the calls and writes that reach the storage.
 package cluster_test
 
 import (
