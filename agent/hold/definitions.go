@@ -98,7 +98,7 @@ func (d Definitions) BeginCall(ctx context.Context, c volume.StorageCall, fn fun
 			def.Operation = c.Operation
 		}
 		def.Volume = v
-		begin.AnnouncedCall = shared.AnnouncedCall{Asker: who, Operation: c.Operation, Call: c.Call, Now: time.Now().UTC()}
+		begin.AnnouncedCall = shared.AnnouncedCall{Asker: who, Operation: c.Operation, Call: c.Call, Deadline: c.Deadline, Now: time.Now().UTC()}
 		return p.BeginStorageCall(begin, def)
 	})
 }
@@ -159,6 +159,7 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 		if err2 != nil {
 			return volume.SharedVolume{}, err2
 		}
+		place.Attaches = d.attaches
 
 		var txn shared.Txn
 		if !changed {
@@ -178,6 +179,11 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 	}
 
 	return volume.SharedVolume{}, volume.Errorf(volume.ErrRefused, "volume %q is changed by other hosts all the time", v.ID)
+}
+
+// attaches reports whether this host knows that the volumes of a plugin need ControllerPublishVolume.
+func (s *Service) attaches(pluginID string) bool {
+	return s.Info != nil && s.Info().Plugins[pluginID].Caps.Attach
 }
 
 // readPlace reads the keys that decide about a definition.

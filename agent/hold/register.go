@@ -263,7 +263,14 @@ func (s *Service) publishInfo(ctx context.Context) {
 
 	written := []byte(nil)
 	for ctx.Err() == nil {
-		raw := shared.Entry[shared.NodeInfo]{}.Encode(s.Info())
+		earlier, err := s.earlierInfo(ctx)
+		if err != nil {
+			s.Log.Warn("cannot read the plugins of this host in the cluster; it is tried again", "error", err)
+			pause(ctx, renewEvery)
+			continue
+		}
+
+		raw := earlier.Encode(s.Info().Keeping(earlier.Value))
 		if !bytes.Equal(raw, written) {
 			_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put(shared.NodeInfoKey(s.Node), raw)}})
 			if err != nil && ctx.Err() == nil {
@@ -279,6 +286,15 @@ func (s *Service) publishInfo(ctx context.Context) {
 		case <-s.plugins:
 		}
 	}
+}
+
+// earlierInfo reads what the cluster knows about the plugins of this host.
+func (s *Service) earlierInfo(ctx context.Context) (shared.Entry[shared.NodeInfo], error) {
+	page, err := s.Store.Range(ctx, shared.Span{Key: shared.NodeInfoKey(s.Node)}, 1, 0)
+	if err != nil || len(page.KVs) == 0 {
+		return shared.Entry[shared.NodeInfo]{}, err
+	}
+	return shared.Decode[shared.NodeInfo](page.KVs[0])
 }
 
 // PluginsChanged writes the plugins of this host to the cluster again.

@@ -104,6 +104,25 @@ func (o Orphan) Reclaim(who Asker) (Txn, error) {
 	return o.txn([]Compare{Unchanged(o.Call.KV), Absent(o.Executor.Key)}, o.Call.Put(c)), nil
 }
 
+// EndOwn returns the transaction that ends a storage call which an earlier agent of the host made. The
+// caller has waited for one deadline of the call since it saw the call. The definition still says what
+// is not finished. The record of the host ends calls for its own attachments.
+func (o Orphan) EndOwn(who Asker) (Txn, error) {
+	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
+		return Txn{}, err
+	}
+
+	if !o.Call.Exists() || !o.Call.Value.Forsaken(who) {
+		return Txn{}, ErrNotOrphan
+	}
+	return o.txn([]Compare{Unchanged(o.Call.KV)}, Delete(o.Call.Key)), nil
+}
+
+// Forsaken reports whether the call is a storage call of an earlier agent of the host.
+func (c Call) Forsaken(who Asker) bool {
+	return c.Executor == who.Node && c.Incarnation < who.Incarnation && !c.attachment()
+}
+
 // EndTakenOver returns the transaction that ends a call which the host has taken over. The state of
 // the target's attachment is then unknown, so the target attaches the volume anew when it returns.
 func (o Orphan) EndTakenOver(who Asker) (Txn, error) {
@@ -117,7 +136,7 @@ func (o Orphan) EndTakenOver(who Asker) (Txn, error) {
 	compares, then := []Compare{Unchanged(o.Call.KV), Unchanged(o.Hold.KV)}, []Op{Delete(o.Call.Key)}
 	if o.Hold.Exists() && o.Hold.Value.Attachment != "" {
 		hold := o.Hold.Value
-		hold.Attachment = Unclear
+		hold.Attachment, hold.By = Unclear, who.Node
 		then = append(then, o.Hold.Put(hold))
 	}
 	return o.txn(compares, then...), nil

@@ -116,7 +116,7 @@ func TestTask(t *testing.T) {
 				possible bool
 				by       func() (shared.Txn, error)
 			}{
-				"take":     {row.take, func() (shared.Txn, error) { return e.Take(me, time.Now()) }},
+				"take":     {row.take, func() (shared.Txn, error) { return e.Take(me, time.Second, time.Now()) }},
 				"decline":  {row.decline, func() (shared.Txn, error) { return e.Decline(me, "no") }},
 				"return":   {row.giveback, func() (shared.Txn, error) { return e.Return(me, shared.TaskResult{}) }},
 				"withdraw": {row.delete, func() (shared.Txn, error) { return e.Withdraw(me) }},

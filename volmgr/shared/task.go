@@ -130,8 +130,8 @@ func (e Errand) Entrust(who Asker, t Task) (Txn, error) {
 }
 
 // Take returns the transaction by which the executor takes a task. It makes the call only after this
-// transaction.
-func (e Errand) Take(who Asker, now time.Time) (Txn, error) {
+// transaction, with the given deadline.
+func (e Errand) Take(who Asker, deadline time.Duration, now time.Time) (Txn, error) {
 	if err := CheckRegistered(e.Meta, e.Node, who); err != nil {
 		return Txn{}, err
 	}
@@ -140,7 +140,7 @@ func (e Errand) Take(who Asker, now time.Time) (Txn, error) {
 	}
 
 	c := e.Call.Value
-	c.Executor, c.Incarnation, c.Since = who.Node, who.Incarnation, now
+	c.Executor, c.Incarnation, c.Since, c.Deadline = who.Node, who.Incarnation, now, deadline
 	return e.txn(e.Call.Put(c)), nil
 }
 

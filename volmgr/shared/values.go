@@ -106,6 +106,17 @@ type NodePlugin struct {
 	ControllerTimeout time.Duration `json:"controller_timeout,omitempty"`
 }
 
+// Keeping returns the info with the earlier answers of those plugins that have not answered since the
+// start of the agent. Otherwise such a plugin would look like one without a controller.
+func (n NodeInfo) Keeping(earlier NodeInfo) NodeInfo {
+	for id, p := range n.Plugins {
+		if had, ok := earlier.Plugins[id]; ok && p.Driver == "" {
+			n.Plugins[id] = had
+		}
+	}
+	return n
+}
+
 // Live shows that a host is alive. Its key has the host's lease.
 type Live struct {
 	Incarnation  uint64 `json:"incarnation"`
@@ -122,6 +133,10 @@ type Definition struct {
 
 	// Deleting is set while the storage of the volume is deleted. No host gets a hold then.
 	Deleting bool `json:"deleting,omitempty"`
+
+	// Attach is set as soon as a host with a controller knows that the volume needs
+	// ControllerPublishVolume. A host that knows no controller then gets no hold.
+	Attach bool `json:"attach,omitempty"`
 }
 
 // Notice tells the hosts that use a volume that a host has changed its definition.
@@ -169,6 +184,10 @@ type Hold struct {
 	Attachment  Attachment      `json:"attachment,omitempty"`
 	NodeID      string          `json:"node_id,omitempty"` // the CSI node id of the attachment
 	Since       time.Time       `json:"since"`
+
+	// By names the host that has set Attachment to Unclear in place of the holder. It is empty after
+	// every change by the holder itself.
+	By string `json:"by,omitempty"`
 }
 
 // Call is a controller call for a volume that is in flight, or may be.
@@ -181,6 +200,10 @@ type Call struct {
 	NodeID      string      `json:"node_id,omitempty"` // the CSI node id of that host
 	Task        string      `json:"task,omitempty"`    // the id of the Task by which another host makes the call
 	Since       time.Time   `json:"since"`
+
+	// Deadline is the time limit of the call at its executor. The call may still have an effect for
+	// as long after the executor has ended. 0 means that the executor did not say it.
+	Deadline time.Duration `json:"deadline,omitempty"`
 }
 
 // Entry is one key with its decoded value.

@@ -88,7 +88,7 @@ func (s *Service) execute(ctx context.Context, id string) error {
 			})
 		case e.Taken():
 			// An earlier agent has taken the task. Its call may still take effect within one deadline.
-			pause(ctx, deadline(s.View(e.Volume.Value.Volume.PluginID).ControllerTimeout))
+			pause(ctx, deadline(e.Call.Value.Deadline))
 			err = s.finish(ctx, id, t.ID, shared.TaskResult{Failed: &shared.TaskError{
 				Code: volume.CodeUnavailable, Message: fmt.Sprintf("the agent of host %q was restarted during the call", s.Node), Retry: volume.RetryBackoff,
 			}})
@@ -129,7 +129,7 @@ func (s *Service) perform(ctx context.Context, who shared.Asker, e shared.Errand
 		if now.Task.Value.ID != id {
 			return shared.Txn{}, shared.ErrTaskOver
 		}
-		return now.Take(who, time.Now().UTC())
+		return now.Take(who, deadline(s.View(v.PluginID).ControllerTimeout), time.Now().UTC())
 	}); err != nil {
 		return err
 	}

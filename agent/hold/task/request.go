@@ -49,7 +49,7 @@ func (r Remote) Call(ctx context.Context, m call.Method, request any) (any, erro
 	}
 
 	return nil, &volume.CallError{
-		Step: string(m), Code: volume.CodeUnavailable, Retry: volume.RetryBackoff, Answered: true, Unsent: true,
+		Step: string(m), Code: volume.CodeNoExecutor, Retry: volume.RetryBackoff, Answered: true, Unsent: true,
 		Message: fmt.Sprintf("no live host runs a controller of driver %s that takes the call%s", r.Volume.Driver, declined),
 	}
 }
@@ -163,7 +163,7 @@ func (w *wait) look(ctx context.Context) (result shared.TaskResult, done bool, e
 		return result, true, unknown(w.task.Call, fmt.Sprintf("host %q was making the call, and is gone", w.executor))
 	case e.Task.Value.Result != nil:
 		return *e.Task.Value.Result, true, w.withdraw(ctx)
-	case e.Taken() && !w.gone.IsZero() && time.Since(w.gone) >= w.deadline:
+	case e.Taken() && !w.gone.IsZero() && time.Since(w.gone) >= max(w.deadline, e.Call.Value.Deadline):
 		return result, false, w.reclaim(ctx, e.Call.Value)
 	case !e.Taken() && (!alive || time.Since(w.begun) >= w.Take):
 		err := w.withdraw(ctx)

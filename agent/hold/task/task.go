@@ -72,6 +72,7 @@ type Service struct {
 	mu      sync.Mutex
 	peers   peers
 	wanted  time.Time       // when a view last depended on the peers
+	ask     chan struct{}   // asks refresh to follow the peers
 	running map[string]bool // volumes with a task in progress on this host
 	tasks   sync.WaitGroup
 }
@@ -84,7 +85,7 @@ func New(o Options) *Service {
 	if o.Every == 0 {
 		o.Every = defaultEvery
 	}
-	return &Service{Options: o, running: map[string]bool{}}
+	return &Service{Options: o, running: map[string]bool{}, ask: make(chan struct{}, 1)}
 }
 
 // Run makes the calls that other hosts ask for, until ctx ends. It then waits for the calls in
