@@ -43,7 +43,7 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	a.holds = hold.New(hold.Options{
 		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: identity.Machine(),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
-		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry() },
+		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry(); a.cleaner.Wake() },
 		Status: a.sharedStatus, Draining: a.db.Draining, Admitted: a.metrics.Admitted,
 		Info: a.nodeInfo, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})

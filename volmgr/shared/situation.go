@@ -137,7 +137,7 @@ func (s Situation) After(t Txn, revision int64) (Situation, error) {
 // that the host makes for the storage, or for other hosts, have their own end.
 func (s Situation) mine(who Asker) bool {
 	c := s.Call.Value
-	return s.Call.Exists() && c.Executor == who.Node && c.Target == who.Node
+	return s.Call.Exists() && c.Executor == who.Node && c.Target == who.Node && !c.Taken
 }
 
 // guards returns the conditions that every transaction of a host has: the cluster and the host's own

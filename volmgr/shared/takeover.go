@@ -69,7 +69,8 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 
 	c := o.Call.Value
 	same := o.Call.Exists() && c.Executor == o.executor && c.Target == o.target
-	if !same || c.Executor == who.Node || o.Executor.Exists() || c.Target != "" && o.Target.Exists() {
+	served := o.Target.Exists() && o.Hold.Exists() // the record of the target explains the call
+	if !same || c.Executor == who.Node || o.Executor.Exists() || served {
 		return Txn{}, ErrNotOrphan
 	}
 
@@ -82,8 +83,8 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 			WithHint("when the host is back, its agent ends the call")
 	}
 
-	c.Executor, c.Incarnation, c.Call, c.Task, c.Since = who.Node, who.Incarnation, call.ControllerUnpublish, "", now
-	return o.txn(append(compares, Absent(o.Target.Key)), o.Call.Put(c)), nil
+	c.Executor, c.Incarnation, c.Call, c.Task, c.Since, c.Taken = who.Node, who.Incarnation, call.ControllerUnpublish, "", now, true
+	return o.txn(append(compares, Unchanged(o.Target.KV), Unchanged(o.Hold.KV)), o.Call.Put(c)), nil
 }
 
 // Reclaim returns the transaction by which the target of a call takes it back from an executor that is
@@ -96,11 +97,11 @@ func (o Orphan) Reclaim(who Asker) (Txn, error) {
 
 	c := o.Call.Value
 	same := o.Call.Exists() && c.Executor == o.executor && c.Executor != who.Node
-	if !same || o.Executor.Exists() || c.Target != who.Node {
+	if !same || o.Executor.Exists() || c.Target != who.Node || !o.Hold.Exists() {
 		return Txn{}, ErrNotOrphan
 	}
 
-	c.Executor, c.Incarnation, c.Task = who.Node, who.Incarnation, ""
+	c.Executor, c.Incarnation, c.Task, c.Taken = who.Node, who.Incarnation, "", false
 	return o.txn([]Compare{Unchanged(o.Call.KV), Absent(o.Executor.Key)}, o.Call.Put(c)), nil
 }
 
@@ -129,7 +130,7 @@ func (o Orphan) EndTakenOver(who Asker) (Txn, error) {
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err
 	}
-	if !o.Call.Exists() || o.Call.Value.Executor != who.Node || o.Call.Value.Target != o.target {
+	if !o.Call.Exists() || !o.Call.Value.TakenOver(who.Node) || o.Call.Value.Target != o.target {
 		return Txn{}, ErrNotOrphan
 	}
 
@@ -142,11 +143,9 @@ func (o Orphan) EndTakenOver(who Asker) (Txn, error) {
 	return o.txn(compares, then...), nil
 }
 
-// TakenOver reports whether the call belongs to a host that is not its target and has no task for it.
-// A new agent of the host, or the next look of the same one, ends such a call.
-func (c Call) TakenOver(node string) bool {
-	return c.Executor == node && c.attachment() && c.Target != node && c.Task == ""
-}
+// TakenOver reports whether the host makes the call in place of its target. A new agent of the host,
+// or the next look of the same one, ends such a call.
+func (c Call) TakenOver(node string) bool { return c.Executor == node && c.Taken }
 
 // txn returns a transaction that reads the orphan anew if a condition is false.
 func (o Orphan) txn(compares []Compare, then ...Op) Txn {

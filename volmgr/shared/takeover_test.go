@@ -40,6 +40,7 @@ func TestTakeOverCall(t *testing.T) {
 	for name, row := range map[string]struct {
 		call             shared.Call
 		executor, target any
+		hold             any
 		want             string // "unpublish", "delete", "not orphan" or "refused"
 	}{
 		"publish":             {call: attach, want: "unpublish"},
@@ -47,14 +48,15 @@ func TestTakeOverCall(t *testing.T) {
 		"create":              {call: with(func(c *shared.Call) { c.Call, c.Target, c.NodeID = call.CreateVolume, "", "" }), want: "delete"},
 		"no node id":          {call: with(func(c *shared.Call) { c.NodeID = "" }), want: "refused"},
 		"executor is alive":   {call: attach, executor: shared.Live{}, want: "not orphan"},
-		"target is alive":     {call: with(func(c *shared.Call) { c.Target = "y" }), target: shared.Live{}, want: "not orphan"},
+		"target is alive":     {call: with(func(c *shared.Call) { c.Target = "y" }), target: shared.Live{}, hold: shared.Hold{}, want: "not orphan"},
+		"target has no hold":  {call: with(func(c *shared.Call) { c.Target = "y" }), target: shared.Live{}, want: "unpublish"},
 		"own call":            {call: with(func(c *shared.Call) { c.Executor = "me" }), want: "not orphan"},
 		"target is gone also": {call: with(func(c *shared.Call) { c.Target = "y" }), want: "unpublish"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, err := shared.ParseOrphan("me", "v", row.call, shared.Result{Reads: [][]shared.KV{
 				kv(t, shared.MetaKey, meta), kv(t, shared.NodeKey("me"), node), kv(t, shared.CallKey("v"), row.call),
-				kv(t, shared.LiveKey(row.call.Executor), row.executor), kv(t, shared.LiveKey(row.call.Target), row.target), nil,
+				kv(t, shared.LiveKey(row.call.Executor), row.executor), kv(t, shared.LiveKey(row.call.Target), row.target), kv(t, shared.HoldKey(row.call.Target, "v"), row.hold),
 			}})
 			if err != nil {
 				t.Fatal(err)
@@ -79,7 +81,7 @@ func TestTakeOverCall(t *testing.T) {
 				if err := json.Unmarshal(txn.Then[0].Value, &c); err != nil {
 					t.Fatal(err)
 				}
-				if row.want != "unpublish" || c.Executor != "me" || c.Call != call.ControllerUnpublish || c.NodeID != "node-x" || c.Task != "" {
+				if row.want != "unpublish" || c.Executor != "me" || c.Call != call.ControllerUnpublish || c.NodeID != "node-x" || c.Task != "" || !c.Taken {
 					t.Errorf("the call becomes %+v, want %s", c, row.want)
 				}
 			}

@@ -201,6 +201,10 @@ type Call struct {
 	Task        string      `json:"task,omitempty"`    // the id of the Task by which another host makes the call
 	Since       time.Time   `json:"since"`
 
+	// Taken is set if the executor makes the call in place of a host that is gone, or of a host without
+	// a hold. The executor itself ends such a call.
+	Taken bool `json:"taken,omitempty"`
+
 	// Deadline is the time limit of the call at its executor. The call may still have an effect for
 	// as long after the executor has ended. 0 means that the executor did not say it.
 	Deadline time.Duration `json:"deadline,omitempty"`

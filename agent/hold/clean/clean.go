@@ -1,14 +1,19 @@
 // Package clean ends what hosts that are gone have left unfinished in the cluster: announced
-// controller calls and tasks. It also reports keys that contradict each other.
+// controller calls and tasks. It also compares the attachments with the holds, and reports keys that
+// contradict each other.
 //
-//	clean.go    Cleaner, its dependencies, and when it makes a pass
-//	leader.go   the election of the host that cleans up first
-//	pass.go     one pass over the keys
-//	takeover.go one call that is taken over
+//	clean.go       Cleaner, its dependencies, and when it makes a pass
+//	leader.go      the election of the host that cleans up first
+//	pass.go        one pass over the keys
+//	orphan.go      one call whose executor is gone
+//	takeover.go    one call that is taken over
+//	published.go   the attachments that the drivers list
+//	findings.go    keys that contradict each other
 //
-// Every host cleans up. The elected host does it first, and the others wait longer, so the election
-// only saves work: each step is one transaction, or one announced call, and may be done by any host.
-// The hold of another host is never deleted here.
+// Every host can clean up. The elected host makes a pass when it is elected, when a host comes or goes,
+// and every minute. The others make one after a registration, and when the elected host asks for it
+// because it has no controller for a call. The election only saves work: each step is one transaction,
+// or one announced call, and any host can continue it. No pass deletes the hold of another host.
 package clean
 
 import (
@@ -29,8 +34,11 @@ import (
 const (
 	defaultEvery    = time.Minute
 	defaultTTL      = 15 * time.Second
-	defaultDeadline = time.Minute
+	defaultDeadline = time.Minute // of a call whose executor did not say it
 )
+
+// rarely is the factor by which a host that is not elected makes fewer passes without an event.
+const rarely = 10
 
 // Options are the dependencies of a Cleaner.
 type Options struct {
@@ -60,11 +68,15 @@ type Cleaner struct {
 
 	mu       sync.Mutex
 	elected  bool
+	lease    shared.Lease // of the election
 	findings []string
 
 	// gone contains the executors whose call was seen without a live executor, and since when, by
 	// the monotonic clock of this host. The key of the map is that of the call. Only pass uses it.
 	gone map[string]absence
+
+	// asked contains the calls for which the elected host has asked the others. Only pass uses it.
+	asked map[string]bool
 
 	// late contains the time after which the earlier attempts to end a call can no longer take
 	// effect, by the key of the call. Only pass uses it.
@@ -88,7 +100,7 @@ func New(o Options) *Cleaner {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
 	}
-	return &Cleaner{Options: o, gone: map[string]absence{}, late: map[string]time.Time{}, again: make(chan struct{}, 1)}
+	return &Cleaner{Options: o, gone: map[string]absence{}, late: map[string]time.Time{}, asked: map[string]bool{}, again: make(chan struct{}, 1)}
 }
 
 // Run makes passes until ctx ends.
@@ -96,6 +108,9 @@ func (c *Cleaner) Run(ctx context.Context) {
 	go c.campaign(ctx)
 	for ctx.Err() == nil {
 		next := c.Every/2 + rand.N(c.Every)
+		if !c.Elected() {
+			next *= rarely
+		}
 		if due, err := c.pass(ctx); err == nil && due > 0 {
 			next = min(next, due)
 		}
@@ -125,18 +140,18 @@ func (c *Cleaner) Elected() bool {
 	return c.elected
 }
 
-// wake asks for a pass now.
-func (c *Cleaner) wake() {
+// Wake asks for a pass now.
+func (c *Cleaner) Wake() {
 	select {
 	case c.again <- struct{}{}:
 	default: // the last request has not been seen yet
 	}
 }
 
-// deadline returns the deadline of a controller call of a plugin.
-func (c *Cleaner) deadline(pluginID string) time.Duration {
-	if d := c.View(pluginID).ControllerTimeout; d > 0 {
-		return d
+// deadline returns the time for which a call may still have an effect after its executor has ended.
+func deadline(one shared.Call) time.Duration {
+	if one.Deadline > 0 {
+		return one.Deadline
 	}
 	return defaultDeadline
 }

@@ -10,6 +10,9 @@ import (
 // leader is the value of the key of the elected host.
 type leader struct {
 	Node string `json:"node"`
+
+	// Asks counts how often the elected host has asked the others for a pass.
+	Asks int `json:"asks,omitempty"`
 }
 
 // campaign takes part in the election until ctx ends. While this host is elected, it watches which
@@ -21,9 +24,9 @@ func (c *Cleaner) campaign(ctx context.Context) {
 			continue
 		}
 
-		c.setElected(true)
+		c.setElected(true, lease)
 		c.lead(ctx, lease)
-		c.setElected(false)
+		c.setElected(false, 0)
 		_ = c.Store.Revoke(context.WithoutCancel(ctx), lease) // otherwise the lease ends by itself
 	}
 }
@@ -40,8 +43,12 @@ func (c *Cleaner) stand(ctx context.Context) (lease shared.Lease, won bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		for evs := range c.Store.Watch(ctx, []shared.Span{key}, page.Revision+1) {
-			if evs.Err != nil || len(evs.Changes) > 0 && evs.Changes[len(evs.Changes)-1].Deleted {
+			over := len(evs.Changes) > 0 && evs.Changes[len(evs.Changes)-1].Deleted
+			if evs.Err != nil || over {
 				break
+			}
+			if len(evs.Changes) > 0 {
+				c.Wake() // the elected host asks for a pass
 			}
 		}
 		return 0, false
@@ -73,9 +80,9 @@ func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
 			if err != nil {
 				continue
 			}
-			c.wake() // hosts may have come and gone before this revision
+			c.Wake() // hosts may have come and gone before this revision
 			for range c.Store.Watch(ctx, []shared.Span{shared.Lives()}, page.Revision+1) {
-				c.wake()
+				c.Wake()
 			}
 		}
 	}()
@@ -87,10 +94,33 @@ func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
 	}
 }
 
-// setElected records whether this host is elected.
-func (c *Cleaner) setElected(elected bool) {
+// askOthers asks all other hosts for a pass, because this host has no controller for a call.
+func (c *Cleaner) askOthers(ctx context.Context) {
+	page, err := c.Store.Range(ctx, shared.Span{Key: shared.LeaderKey}, 1, 0)
+	if err != nil || len(page.KVs) == 0 {
+		return
+	}
+	e, err := shared.Decode[leader](page.KVs[0])
 	c.mu.Lock()
-	c.elected = elected
+	lease := c.lease
+	c.mu.Unlock()
+	if err != nil || e.Value.Node != c.Node || lease == 0 {
+		return
+	}
+
+	e.Value.Asks++
+	_, err = c.Store.Do(ctx, shared.Txn{
+		If: []shared.Compare{shared.Unchanged(e.KV)}, Then: []shared.Op{shared.PutLeased(e.Key, e.Encode(e.Value), lease)},
+	})
+	if err != nil {
+		c.Log.Warn("cannot ask the other hosts to end a call; they do it at their next pass", "error", err)
+	}
+}
+
+// setElected records whether this host is elected, and its lease.
+func (c *Cleaner) setElected(elected bool, lease shared.Lease) {
+	c.mu.Lock()
+	c.elected, c.lease = elected, lease
 	if !elected {
 		c.findings = nil
 	}

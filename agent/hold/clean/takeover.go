@@ -29,36 +29,39 @@ func (c *Cleaner) orphanOf(ctx context.Context, id string, one shared.Call) (sha
 }
 
 // takeOver takes over a call whose executor is gone. It detaches the call's target if the call
-// changes an attachment.
-func (c *Cleaner) takeOver(ctx context.Context, who shared.Asker, id string, one shared.Call) {
+// changes an attachment. It returns false if another host ends the call.
+func (c *Cleaner) takeOver(ctx context.Context, who shared.Asker, id string, one shared.Call) (again bool) {
 	o, err := c.orphanOf(ctx, id, one)
 	if err != nil {
-		return // the next pass tries again
+		return true
 	}
 
-	txn, err := o.TakeOverCall(who, time.Now().UTC())
-	if one.Target == c.Node {
-		txn, err = o.Reclaim(who) // the record of this host leads to the next call
+	// The target takes the call back if its record explains it. The record then leads to the next call.
+	txn, err := o.Reclaim(who)
+	reclaimed := err == nil
+	if errors.Is(err, shared.ErrNotOrphan) {
+		txn, err = o.TakeOverCall(who, time.Now().UTC())
 	}
 	if errors.Is(err, shared.ErrNotOrphan) {
-		return
+		return false
 	}
 	if err != nil {
 		c.Log.Warn("cannot end the call of a host that is gone", "volume", id, "host", one.Executor, "call", one.Call, "error", err)
-		return
+		return true
 	}
 
 	res, err := c.Store.Do(ctx, txn)
 	if err != nil || !res.Done {
-		return // the next pass sees the outcome
+		return true // the next pass sees the outcome
 	}
 	c.Log.Warn("a host that made a controller call is gone; the outcome of the call is unknown", "volume", id, "host", one.Executor, "call", one.Call)
 
 	taken := one
 	taken.Executor, taken.Call, taken.Task = c.Node, call.ControllerUnpublish, ""
-	if one.Target != "" && one.Target != c.Node {
+	if one.Target != "" && !reclaimed {
 		c.finish(ctx, who, id, taken)
 	}
+	return true
 }
 
 // finish makes the ControllerUnpublishVolume of a call that this host has taken over, and ends the
@@ -67,7 +70,7 @@ func (c *Cleaner) finish(ctx context.Context, who shared.Asker, id string, one s
 	if err := c.unpublish(ctx, id, one.NodeID); err != nil {
 		var ce *volume.CallError
 		if errors.As(err, &ce) && ce.Uncertain() && !ce.Unsent {
-			c.late[shared.CallKey(id)] = time.Now().Add(defaultDeadline)
+			c.late[shared.CallKey(id)] = time.Now().Add(deadline(one))
 		}
 		c.Log.Warn("cannot detach a volume from a host that is gone; it is tried again", "volume", id, "host", one.Target, "error", err)
 		return
