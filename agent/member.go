@@ -9,6 +9,8 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/cluster"
+	"github.com/volagent/volagent/agent/doctor"
+	"github.com/volagent/volagent/agent/facts"
 	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/metrics"
@@ -56,7 +58,27 @@ func (a *Agent) overview() service.Overview {
 	if a.holds == nil {
 		return nil
 	}
+	return a.reader()
+}
+
+// reader returns the reader of the cluster's keys.
+func (a *Agent) reader() *overview.Service {
 	return &overview.Service{Store: a.clusterStore, Endpoints: strings.Join(a.c.Cluster.Endpoints, ", "), Node: a.node.ID, Member: a.holds, Now: time.Now}
+}
+
+// clusterFacts returns what the doctor examines in the cluster, or nil without a cluster.
+func (a *Agent) clusterFacts() *facts.Cluster {
+	if a.holds == nil {
+		return nil
+	}
+
+	return &facts.Cluster{
+		Overview: a.reader(), Compare: a.holds.CompareAgain,
+		Member: func() doctor.Cluster {
+			f := a.holds.Figures()
+			return doctor.Cluster{Joined: true, Endpoints: f.Endpoints, Away: f.Away, Since: f.Since, Lag: f.Lag}
+		},
+	}
 }
 
 // drainChanged tells the cluster that this host drains, or no longer does.

@@ -15,10 +15,7 @@ func (s *Service) follow(ctx context.Context) {
 	_ = shared.Follow(ctx, s.Store, spans, tails, func(u shared.Update) { // the error is that of ctx
 		if u.Complete {
 			// A hold or a definition may have changed before this reading, so all are compared again.
-			s.mu.Lock()
-			s.compare = true
-			s.mu.Unlock()
-			s.registerAgain()
+			s.CompareAgain()
 		}
 		s.lag.seen(u.Revision)
 		for _, c := range u.Changes {

@@ -218,7 +218,7 @@ func toHolds(views []shared.HoldView) (out []api.Hold) {
 			Attachment: string(v.Attachment), Since: v.Since,
 		}
 		if v.Token != (volume.Token{}) {
-			h.Token = fmt.Sprintf("%d.%d", v.Token.Epoch, v.Token.Revision)
+			h.Token = v.Token.String()
 		}
 		if v.Told != nil {
 			h.Claims, h.State = &v.Told.Claims, string(v.Told.State)
