@@ -199,6 +199,9 @@ func (c Cluster) host(v shared.HostView) api.ClusterHost {
 		ID: v.Name, Self: v.Name == c.self, State: string(v.State), Since: v.Node.Since, Alive: v.Alive, Seen: v.Seen,
 		Incarnation: v.Node.Incarnation, Version: v.Info.Version, Plugins: []api.ClusterPlugin{}, HoldCount: v.HoldCount, Holds: toHolds(v.Holds),
 	}
+	if v.State == shared.HostAway {
+		out.Until = v.Node.Until
+	}
 	for _, id := range slices.Sorted(maps.Keys(v.Info.Plugins)) {
 		p := v.Info.Plugins[id]
 		out.Plugins = append(out.Plugins, api.ClusterPlugin{

@@ -19,6 +19,7 @@
 //	fenced/<node>/<incarnation>  the proof that a host with this incarnation cannot write any more
 //	status/<node>              what people see of a host
 //	notices/<volume>           tells the hosts that use a volume that its definition has changed
+//	removed                    the volume that was last removed from the cluster, for events
 //	questions/<driver>/<hash>  asks all hosts whether they use a storage volume on their own
 //	answers/<question>/<node>  the answer of a host
 //
@@ -37,6 +38,10 @@ import (
 
 // MetaKey is the key of Meta.
 const MetaKey = "meta"
+
+// RemovedKey is the key of Removed. Each removal of a volume overwrites it, and a watch delivers each
+// of them. A key for each removed volume would stay for ever.
+const RemovedKey = "removed"
 
 // These are the first components of the other keys.
 const (

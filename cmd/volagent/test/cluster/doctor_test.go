@@ -2,8 +2,7 @@ package cluster_test
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -96,12 +95,15 @@ func TestDoctor(t *testing.T) {
 	awaitFindings(a)
 
 	// A mount that a process keeps busy after the host has lost its hold.
-	f, err := os.Create(filepath.Join(path, "f"))
-	a.Must(err)
+	busy := exec.Command("sleep", "1000") // a process of its own, because the test's process serves the SAN
+	busy.Dir = path
+	a.Must(busy.Start())
+	defer func() { _ = busy.Process.Kill() }()
 	r.dropHold("h1", "db")
 	a.Await("the mount without a hold", func() bool { return slices.Contains(harness.Doctor(a).IDs(), "mount-without-hold:db") })
 	expectWords(t, harness.Doctor(a).Finding("mount-without-hold:db"), "no longer shows its hold", "both may damage the data")
-	a.Must(f.Close())
+	a.Must(busy.Process.Kill())
+	_ = busy.Wait() // the error is that of the kill
 	awaitFindings(a)
 
 	r.etcd.Stop(0)
