@@ -92,6 +92,7 @@ func (s *Service) removed(c shared.Change) {
 
 	s.Events(volume.Event{Type: v.How, Volume: v.Volume, Message: fmt.Sprintf("host %q %s", v.By, text)})
 }
+
 // answer answers the question of another host whether this host uses a storage volume on its own.
 func (s *Service) answer(ctx context.Context, kv shared.KV) {
 	q, err := shared.Decode[shared.Question](kv)

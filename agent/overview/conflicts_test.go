@@ -21,7 +21,7 @@ func (reachable) Asker() (shared.Asker, error) { return shared.Asker{Node: "h"},
 // newService returns a service whose store has the given keys.
 func newService(t *testing.T, ops ...shared.Op) *Service {
 	t.Helper()
-	store := memory.New()
+	store := memory.New().Open("test")
 	t.Cleanup(func() { _ = store.Close() })
 	if _, err := store.Do(t.Context(), shared.Txn{Then: ops}); err != nil {
 		t.Fatal(err)
