@@ -67,7 +67,7 @@ func (a *Agent) reader() *overview.Service {
 	return &overview.Service{Store: a.clusterStore, Endpoints: strings.Join(a.c.Cluster.Endpoints, ", "), Node: a.node.ID, Member: a.holds, Now: time.Now}
 }
 
-// clusterFacts returns what the doctor examines in the cluster, or nil without a cluster.
+// clusterFacts returns the doctor's access to the cluster, or nil without a cluster.
 func (a *Agent) clusterFacts() *facts.Cluster {
 	if a.holds == nil {
 		return nil
@@ -82,13 +82,13 @@ func (a *Agent) clusterFacts() *facts.Cluster {
 	}
 }
 
-// concerned reports whether the removal of a shared volume concerns this host: the host has a record
-// of the volume, a container runtime here has a name for it, or it had an event lately.
+// concerned reports whether the removal of a shared volume concerns this host. The host has a record
+// or a recent event of the volume then, or a container runtime has a name for it.
 func (a *Agent) concerned(id string) bool {
 	if _, ok := a.db.Volume(id); ok {
 		return true
 	}
-	if slices.ContainsFunc(a.db.RuntimeVolumes(), func(v volume.RuntimeVolume) bool { return v.VolumeID == id }) {
+	if slices.ContainsFunc(records.Runtimes{Store: a.db}.RuntimeVolumes(), func(v volume.RuntimeVolume) bool { return v.VolumeID == id }) {
 		return true
 	}
 

@@ -68,9 +68,10 @@ func compareHold(p Picture, f *findings, c comparison) {
 	r, id := c.Record, c.Record.Volume.ID
 	h, mounted := r.Node.Hold, c.anyMount()
 	usable := h.State == volume.Present && !h.Lost
+	unheld := c.hold == nil || h.Lost || h.State == volume.Absent || h.State == volume.Failed
 
 	switch {
-	case mounted && !usable, mounted && c.hold == nil:
+	case mounted && unheld:
 		f.add(MountUnheld, Problem, id, id).what("volume %s is mounted on this host without a hold: %s", quote(id), lack(h)).
 			then("another host may write to the volume at the same time, and both may damage the data. The agent unmounts it and ends its claims. A process that has files open there prevents that").
 			do("volctl volume status %s", id).fix(compareAgain(r.Key()))

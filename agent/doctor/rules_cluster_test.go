@@ -70,10 +70,11 @@ func TestClusterRules(t *testing.T) {
 			p.Volumes = nil
 		}, "", "", "", ""},
 
-		"mounts without a hold":  {func(p *Picture) { p.Cluster.Holds = nil }, "mount-without-hold:data", Problem, "and the cluster has none", compare},
-		"mounts after a loss":    {func(p *Picture) { p.Volumes[0].Record.Node.Hold.Lost = true }, "mount-without-hold:data", Problem, "no longer shows its hold of 2026-03-10T02:00:00Z", compare},
-		"stale token":            {func(p *Picture) { p.Cluster.Holds[0].Token.Revision = 9 }, "hold-token-stale:data", Problem, "token 1.7 for its hold on volume \"data\", and the cluster shows token 1.9", compare},
-		"token before a restore": {func(p *Picture) { p.Cluster.Holds[0].Token.Epoch = 2 }, "hold-token-stale:data", Problem, "etcd was restored", compare},
+		"mounts without a hold":   {func(p *Picture) { p.Cluster.Holds = nil }, "mount-without-hold:data", Problem, "and the cluster has none", compare},
+		"mounts after a loss":     {func(p *Picture) { p.Volumes[0].Record.Node.Hold.Lost = true }, "mount-without-hold:data", Problem, "no longer shows its hold of 2026-03-10T02:00:00Z", compare},
+		"mounts, hold unverified": {func(p *Picture) { p.Volumes[0].Record.Node.Hold.State = volume.Unknown }, "", "", "", ""},
+		"stale token":             {func(p *Picture) { p.Cluster.Holds[0].Token.Revision = 9 }, "hold-token-stale:data", Problem, "token 1.7 for its hold on volume \"data\", and the cluster shows token 1.9", compare},
+		"token before a restore":  {func(p *Picture) { p.Cluster.Holds[0].Token.Epoch = 2 }, "hold-token-stale:data", Problem, "etcd was restored", compare},
 
 		"call in flight":    {announced(2*time.Minute, shared.HostReady), "", "", "", ""},
 		"call without end":  {announced(time.Hour, shared.HostReady), "cluster-call-open:other", Warning, "host \"b\", which is ready, announced ControllerPublishVolume for volume \"other\" on 2026-03-10T02:00:00Z (for 1h0m0s)", ""},
