@@ -54,6 +54,14 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 	return nil
 }
 
+// CompareAgain makes the service compare the holds soon. It does not wait.
+func (s *Service) CompareAgain() {
+	s.mu.Lock()
+	s.compare = true
+	s.mu.Unlock()
+	s.registerAgain()
+}
+
 // readHolds returns the holds of this host in the cluster, by volume.
 func (s *Service) readHolds(ctx context.Context) (map[string]shared.Entry[shared.Hold], error) {
 	var found map[string]shared.Entry[shared.Hold]

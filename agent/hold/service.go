@@ -93,6 +93,9 @@ type Options struct {
 	// Status describes the shared volumes of this host for people.
 	Status func() shared.Status
 
+	// Concerned reports whether the removal of a shared volume by another host concerns this host.
+	Concerned func(id string) bool
+
 	// Draining reports whether a person drains this host.
 	Draining func() bool
 

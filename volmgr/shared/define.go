@@ -115,6 +115,11 @@ func (p Place) notice() []Op {
 	return []Op{Put(NoticeKey(p.id), Entry[Notice]{}.Encode(Notice{By: p.node}))}
 }
 
+// removed returns the operation that tells all hosts that the volume is removed from the cluster.
+func (p Place) removed(how volume.EventType) Op {
+	return Put(RemovedKey, Entry[Removed]{}.Encode(Removed{Volume: p.id, By: p.node, How: how}))
+}
+
 // checkUnique refuses storage that another volume of the cluster uses.
 func (p Place) checkUnique() error {
 	if p.external == "" || !p.External.Exists() || p.External.Value.Volume == p.id {
@@ -150,7 +155,11 @@ func (p Place) Undefine(who Asker) (Txn, error) {
 	}
 
 	compares := []Compare{Unchanged(p.Volume.KV), Unchanged(p.Use.KV), Unchanged(p.Call.KV), NoneIn(Users(p.id))}
-	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Call.Key), Delete(NoticeKey(p.id))}
+	how := volume.EventDeregistered
+	if p.Volume.Value.Deleting {
+		how = volume.EventDeleted
+	}
+	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Call.Key), Delete(NoticeKey(p.id)), p.removed(how)}
 	if p.External.Exists() && p.External.Value.Volume == p.id {
 		compares, then = append(compares, Unchanged(p.External.KV)), append(then, Delete(p.External.Key))
 	}

@@ -112,7 +112,7 @@ func (p Place) Unshare(who Asker, operation string) (Txn, error) {
 		Unchanged(p.Volume.KV), Unchanged(p.Use.KV), Unchanged(p.Hold.KV), Absent(p.Call.Key), Unchanged(p.External.KV),
 		NoneIn(Span{Key: span.Key, End: own}), NoneIn(Span{Key: own + "\x00", End: span.End}),
 	}
-	return p.txn(compares, Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Hold.Key), Delete(p.External.Key), Delete(own), Delete(NoticeKey(p.id))), nil
+	return p.txn(compares, Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Hold.Key), Delete(p.External.Key), Delete(own), Delete(NoticeKey(p.id)), p.removed(volume.EventUnshared)), nil
 }
 
 // checkUnshare refuses a volume that another host uses, or whose definition is being changed.

@@ -144,6 +144,13 @@ type Notice struct {
 	By string `json:"by"`
 }
 
+// Removed tells all hosts that a host has removed a volume from the cluster. Only events use it.
+type Removed struct {
+	Volume string           `json:"volume"`
+	By     string           `json:"by"`
+	How    volume.EventType `json:"how"` // deleted, deregistered or unshared
+}
+
 // Use is the mode in which hosts use a volume. Its key exists as long as the volume.
 type Use struct {
 	Access call.AccessMode `json:"access,omitempty"` // empty while no host uses the volume

@@ -37,6 +37,9 @@ func (t Token) Before(o Token) bool {
 	return t.Epoch < o.Epoch || t.Epoch == o.Epoch && t.Revision < o.Revision
 }
 
+// String formats the token for people.
+func (t Token) String() string { return fmt.Sprintf("%d.%d", t.Epoch, t.Revision) }
+
 // Hold is the right of this host to use a shared volume. It is the first side that the agent makes
 // for a shared volume, and the last one that it undoes. The other sides may exist only while the
 // hold is Present.
