@@ -159,7 +159,7 @@ func (p Place) Elsewhere(who Asker) error {
 	switch q := p.Question.Value; {
 	case p.External.Exists():
 		other := p.External.Value.Volume
-		return volume.Errorf(volume.ErrRefused, "%s is registered in the cluster as shared volume %q", what, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
+		return volume.Errorf(volume.ErrStorageTaken, "%s is registered in the cluster as shared volume %q", what, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
 	case p.Question.Exists() && q.Node != who.Node:
 		return volume.Errorf(volume.ErrRefused, "host %q is sharing %s as volume %q", q.Node, what, q.Volume)
 	case p.Volume.Exists():
