@@ -125,6 +125,7 @@ type Service struct {
 	cached  map[string]shared.Situation // situations of volumes with a step in progress
 	waiting map[string]context.CancelFunc
 	ending  map[string]string // operations of the holds that this host is giving up, by volume
+	moving  map[string]bool   // volumes whose scope is being changed
 	strays  map[string]bool   // volumes for which the cluster may show a hold that no record explains
 	again   chan struct{}     // asks Run to register again
 	plugins chan struct{}     // asks for another write of the plugins of this host
@@ -141,7 +142,8 @@ type Service struct {
 func New(o Options) *Service {
 	return &Service{
 		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
-		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1), plugins: make(chan struct{}, 1),
+		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, moving: map[string]bool{}, strays: map[string]bool{},
+		again: make(chan struct{}, 1), plugins: make(chan struct{}, 1),
 		lanes: newLanes(), changed: make(chan struct{}, 1),
 		running: context.Background(),
 	}
