@@ -36,6 +36,12 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 			if err := s.lose(ctx, r.Key(), h.Token); err != nil {
 				return err
 			}
+			continue
+		}
+		if same {
+			if err := s.doubtAttachment(ctx, r.Volume.ID, e.KV); err != nil {
+				return err
+			}
 		}
 	}
 
@@ -46,6 +52,14 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 	}
 
 	return nil
+}
+
+// CompareAgain makes the service compare the holds soon. It does not wait.
+func (s *Service) CompareAgain() {
+	s.mu.Lock()
+	s.compare = true
+	s.mu.Unlock()
+	s.registerAgain()
 }
 
 // readHolds returns the holds of this host in the cluster, by volume.
