@@ -32,6 +32,11 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 		h := r.Node.Hold
 		same := ok && e.Value.Operation == h.Operation && e.Create == h.Token.Revision
 		gone := !same && h.Token.Epoch == epoch // after a restore of etcd, a missing hold proves nothing
+		waits := gone && !forgotten && s.isSuspended()
+		if waits {
+			s.Log.Warn("the cluster does not show a hold of this host; the host keeps the volume until a person runs \"volctl cluster resume\"", "volume", r.Volume.ID)
+			continue
+		}
 		if gone || forgotten {
 			if err := s.lose(ctx, r.Key(), h.Token); err != nil {
 				return err
@@ -98,6 +103,10 @@ func (s *Service) lose(ctx context.Context, key string, token volume.Token) erro
 func (s *Service) explain(ctx context.Context, id string, e shared.Entry[shared.Hold], epoch int64) error {
 	h := e.Value
 	if r, ok := s.holder(id); ok && r.Node.Hold.Operation == h.Operation && r.Volume.Shared {
+		return nil
+	}
+	if s.isSuspended() {
+		s.Log.Warn("the cluster shows a hold that this host does not know; it is given up after \"volctl cluster resume\"", "volume", id)
 		return nil
 	}
 
