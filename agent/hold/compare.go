@@ -23,19 +23,21 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 	}
 
 	for _, r := range records {
-		usable := r.Node.Hold.State == volume.Present && !r.Node.Hold.Lost
-		if !r.Volume.Shared || !usable || s.isEnding(r.Volume.ID, r.Node.Hold.Operation) {
+		if !s.expects(r) {
 			continue
 		}
 
-		e, ok := found[r.Volume.ID]
 		h := r.Node.Hold
-		same := ok && e.Value.Operation == h.Operation && e.Create == h.Token.Revision
-		gone := !same && h.Token.Epoch == epoch // after a restore of etcd, a missing hold proves nothing
+		gone := h.Token.Epoch == epoch && !shows(found, r) // after a restore of etcd, a missing hold proves nothing
 		waits := gone && !forgotten && s.isSuspended()
 		if waits {
 			s.Log.Warn("the cluster does not show a hold of this host; the host keeps the volume until a person runs \"volctl cluster resume\"", "volume", r.Volume.ID)
 			continue
+		}
+		if gone && !forgotten {
+			if err := s.checkLoss(ctx, r); err != nil {
+				return err
+			}
 		}
 		if gone || forgotten {
 			if err := s.lose(ctx, r.Key(), h.Token); err != nil {
@@ -51,6 +53,18 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 	}
 
 	return nil
+}
+
+// expects reports whether the cluster must show the hold of a record.
+func (s *Service) expects(r volume.Record) bool {
+	h := r.Node.Hold
+	return r.Volume.Shared && h.State == volume.Present && !h.Lost && !s.isEnding(r.Volume.ID, h.Operation)
+}
+
+// shows reports whether the holds in the cluster contain the hold of a record.
+func shows(found map[string]shared.Entry[shared.Hold], r volume.Record) bool {
+	e, ok := found[r.Volume.ID]
+	return ok && e.Value.Operation == r.Node.Hold.Operation && e.Create == r.Node.Hold.Token.Revision
 }
 
 // readHolds returns the holds of this host in the cluster, by volume.

@@ -147,12 +147,22 @@ func (s *Service) checkAccepted(ctx context.Context, self shared.Self) error {
 
 	founds := !a.Meta.Exists() && self.Member.ClusterID == "" // a new cluster accepts every host
 	if !founds {
-		_, err = a.Register(self)
+		err = s.checkArrival(ctx, a, self)
 	}
 	if errors.Is(err, shared.ErrWentBack) {
 		err = errors.Join(err, s.suspend(ctx, a, self.Member))
 	}
 	return err
+}
+
+// checkArrival returns an error if the cluster would refuse the registration, or if the cluster lacks a
+// hold of this host without a reason.
+func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self shared.Self) error {
+	admitted, err := a.Register(self)
+	if err != nil || admitted.Forgotten || a.Meta.Value.Era() != self.Member.Era {
+		return err
+	}
+	return s.checkHolds(ctx, self.Member)
 }
 
 // sendRegistration sends the transaction that registers the host, until the store has decided. If

@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
@@ -82,6 +83,55 @@ func (s *Service) suspend(ctx context.Context, a shared.Arrival, m shared.Member
 	s.Log.Error("etcd has gone back to an older state; the cluster admits no writer until a person runs \"volctl cluster restored\". Mounted volumes stay mounted")
 	_, err := shared.DoSure(ctx, s.Store, txn) // if another host has changed the key, the next registration looks again
 	return err
+}
+
+// checkHolds returns an error that wraps shared.ErrWentBack if the cluster lacks a hold of this host
+// without a reason. The host has not registered yet.
+func (s *Service) checkHolds(ctx context.Context, m shared.Membership) error {
+	var expected []volume.Record
+	for _, r := range append(s.Records.Volumes(), s.Records.Leftovers()...) {
+		if s.expects(r) && r.Node.Hold.Token.Epoch == m.Epoch {
+			expected = append(expected, r)
+		}
+	}
+	if len(expected) == 0 {
+		return nil
+	}
+
+	found, err := s.readHolds(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range expected {
+		if shows(found, r) {
+			continue
+		}
+		if err := s.checkLoss(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLoss returns an error that wraps shared.ErrWentBack if the cluster lacks a hold of this host
+// without a reason. There is a reason if a proof names the volume, or if the volume is no longer shared.
+func (s *Service) checkLoss(ctx context.Context, r volume.Record) error {
+	id := r.Volume.ID
+	res, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Get(shared.VolumeKey(id)), shared.GetSpan(shared.Proofs(s.Node), 0)}})
+	if err != nil || len(res.Reads[0]) == 0 {
+		return err
+	}
+
+	for _, kv := range res.Reads[1] {
+		p, err := shared.Decode[shared.Proof](kv)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(p.Value.Volumes, id) {
+			return nil
+		}
+	}
+	return shared.LostWithoutProof(s.Node, id)
 }
 
 // reclaimAll writes the holds of the volumes that this host uses, in the first registration of a new

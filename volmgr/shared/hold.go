@@ -92,8 +92,6 @@ func (s Situation) checkAdmission(a Ask) error {
 		return volume.Errorf(volume.ErrRefused, "cannot claim volume %q: this host is draining", id).WithRemedy(remedy.Of(remedy.Undrain))
 	case len(use.Rivals) > 0:
 		return s.conflict()
-	case s.Meta.Value.Suspended != "" && holds(a.Access, a.Reader):
-		return s.suspended()
 	case s.Hold.Exists():
 		return held("an earlier hold of this host on volume %q is being given up", id)
 	case s.Call.Exists():
@@ -103,6 +101,8 @@ func (s Situation) checkAdmission(a Ask) error {
 		return held("volume %q is used in mode %s by %s; mode %s must wait until it is free", id, use.Access, s.user(a), a.Access)
 	case use.Holder != "" && holds(a.Access, a.Reader):
 		return held("volume %q is held by host %q in mode %s since %s", id, use.Holder, use.Access, ago(use.Since, a.Now))
+	case s.Meta.Value.Suspended != "" && holds(a.Access, a.Reader):
+		return s.suspended()
 	default:
 		return nil
 	}

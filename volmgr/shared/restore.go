@@ -52,6 +52,12 @@ func CheckRevision(revision, seen int64) error {
 	return nil
 }
 
+// LostWithoutProof returns an error that wraps ErrWentBack, for a hold that the store lacks. Only the
+// host itself or a recorded proof ends a hold.
+func LostWithoutProof(node, id string) error {
+	return wentBack("it does not show the hold of host %q on volume %q, and no proof that has ended the hold", node, id)
+}
+
 // Suspend returns the transaction by which a host stops the admission of writers, after it has found
 // that the store went back. Other hosts may have seen less, and would use volumes that this host
 // uses. An empty transaction means that nothing is left to do. This is the only write of a host that

@@ -21,7 +21,7 @@ func TestRestore(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 2, san.Config{Attach: true, Stage: true})
 	a, b := r.hosts[0], r.hosts[1]
-	r.share("db")
+	r.share("db", mode("single-node-multi-writer"))
 	r.share("moved")
 	r.share("free")
 	r.share("many", mode("multi-node-multi-writer"))
