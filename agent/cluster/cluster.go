@@ -123,6 +123,10 @@ func (s *Store) Close() error {
 
 // ClusterID implements shared.Store.
 func (s *Store) ClusterID(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	s.etcdID = 0 // the next answer sets it
+	s.mu.Unlock()
+
 	if _, err := s.Range(ctx, shared.Span{Key: "meta"}, 1, 0); err != nil {
 		return "", err
 	}
