@@ -19,10 +19,10 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 40m
 
-.PHONY: help build package demo test test-folders test-packages race crash chaos lint bench clean
+.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos lint bench clean
 
 help: ## list the targets (the default)
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 build: ## build bin/volagent, bin/volagent-etcd and bin/volctl, static, with the version stamped
 	@mkdir -p bin
@@ -34,6 +34,11 @@ package: ## build deb and rpm into dist/, for the architecture of GOARCH
 demo: build ## show the main job on this machine, each step with its proof
 	@scripts/setup demo
 	@scripts/demo
+
+cluster-demo: ## show a cluster of three hosts on this machine, each step with its proof; as root
+	@((EUID == 0)) || { echo "cluster-demo: only root can make hosts with mounts and networks of their own" >&2; exit 1; }
+	@scripts/setup cluster-demo
+	@go test -count=1 -timeout 10m -v -run '^TestDemo$$' ./cmd/volagent/test/cluster -cluster.show | sed -E '/^(=== |--- PASS|PASS|ok )/d'
 
 test: build ## run all tests, also against the built binaries
 	@scripts/setup test

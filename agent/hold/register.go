@@ -218,15 +218,17 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 	go s.tellStatus(ctx)
 	failures := 0
 	for tick := time.NewTicker(renewEvery); ; {
+		asked := false
 		select {
 		case <-ctx.Done():
 			tick.Stop()
 			return context.Cause(ctx)
 		case <-tick.C:
 		case <-s.again:
+			asked = true
 		}
 
-		if err := s.checkRegistration(ctx, lease); err != nil {
+		if err := s.checkRegistration(ctx, lease, asked); err != nil {
 			if errors.Is(err, shared.ErrUnreachable) {
 				s.setAway(s.words(err))
 				failures++
@@ -241,9 +243,10 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 	}
 }
 
-// checkRegistration renews the lease. If the cluster was not reachable before, it also checks that
-// the cluster still shows the host as registered.
-func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) error {
+// checkRegistration renews the lease. If something has asked for it, or if the cluster was not
+// reachable before, it also checks that the cluster still shows the host as registered. An idle host
+// needs no such check, because it watches its own key.
+func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, asked bool) error {
 	if _, err := s.Store.Renew(ctx, lease); err != nil {
 		return err
 	}
@@ -251,6 +254,9 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	s.mu.Lock()
 	who, compare, seen := s.who, s.compare || s.away != "", s.seen
 	s.mu.Unlock()
+	if !asked && !compare {
+		return nil
+	}
 
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
 	if err != nil {
