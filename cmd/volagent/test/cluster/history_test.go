@@ -43,6 +43,7 @@ type traffic struct {
 
 	mu      sync.Mutex
 	history []porcupine.Operation
+	tokens  []seenToken
 	outages []span
 	failed  []string
 }
@@ -50,6 +51,12 @@ type traffic struct {
 // span is a time during which etcd or an agent did not run. It lasts until every host uses the cluster
 // again.
 type span struct{ from, to int64 }
+
+// seenToken is the token of a hold that a status showed.
+type seenToken struct {
+	span
+	volume, host, token string
+}
 
 // choice is a volume with the modes in which clients claim it.
 type choice struct {
@@ -67,7 +74,8 @@ var choices = []choice{
 // TestHistory sends random claims, detaches and status requests to three hosts, and records what each
 // client saw. Meanwhile it restarts etcd and kills an agent. The checker porcupine accepts the history
 // if each request can have happened at one moment between its begin and its end, by the rules of
-// holdModel. The SAN, which accepts all attachments, sees no two writers. (I1, I2, I8)
+// holdModel. The SAN, which accepts all attachments, sees no two writers. Meanwhile the tokens of a
+// volume only grow. (I1, I2, I7, I8)
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	seed := *historySeed
@@ -105,6 +113,7 @@ func TestHistory(t *testing.T) {
 		t.Error(text)
 	}
 	tr.check()
+	tr.checkTokens()
 	r.awaitGone()
 	for _, c := range choices {
 		r.expectFree(c.id)
@@ -232,6 +241,20 @@ func (tr *traffic) explain(all, accepted []porcupine.Operation) {
 	}
 }
 
+// checkTokens checks that no host has shown an older token of a volume after a newer one. Of the volume
+// with single-node modes only, the tokens grow over all hosts.
+func (tr *traffic) checkTokens() {
+	tr.t.Helper()
+	for _, x := range tr.tokens {
+		for _, y := range tr.tokens {
+			same := x.volume == y.volume && (x.host == y.host || x.volume == choices[0].id)
+			if same && x.to < y.from && tokenBefore(y.token, x.token) {
+				tr.t.Errorf("%s shows token %s of %s, and %s later showed %s", x.volume, x.token, x.host, y.host, y.token)
+			}
+		}
+	}
+}
+
 // user is one client of one host.
 type user struct {
 	*traffic
@@ -352,9 +375,12 @@ func (u *user) status() {
 		return // the host does not reach etcd
 	}
 	a := answer{done: true}
+	u.mu.Lock()
 	for _, h := range v.Holds {
 		a.seen = append(a.seen, sighted{hostNumber(h.Host), h.AccessMode, h.Reader})
+		u.tokens = append(u.tokens, seenToken{span{from, to}, q.volume, h.Host, h.Token})
 	}
+	u.mu.Unlock()
 	u.record(u.host, q, a, from, to)
 }
 

@@ -217,7 +217,6 @@ func TestHoldModel(t *testing.T) {
 		"two modes":      {false, []entry{{claim(0, "a", mixed), done}, {claim(1, "b", "multi-node-multi-writer"), done}}},
 		"two writers":    {false, []entry{{claim(0, "a", mixed), done}, {claim(1, "b", mixed), done}}},
 		"reader, writer": {true, []entry{{reader(0, "a"), done}, {claim(1, "b", mixed), done}, {reader(2, "c"), done}}},
-		"upgrade":        {false, []entry{{reader(0, "a"), done}, {claim(0, "b", mixed), done}}},
 		"detach twice":   {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {detach(0, "a"), done}}},
 		"refused":        {true, []entry{{claim(0, "a", one), done}, {claim(1, "b", one), answer{holders: []int{0}}}}},
 		"no reason":      {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {claim(1, "b", one), answer{holders: []int{0}}}}},

@@ -23,8 +23,12 @@ func registerShared(h *harness.Host) {
 }
 
 // statusOf returns the status of the volume db on a host.
-func statusOf(h *harness.Host) (v api.Volume) {
-	h.Must(json.Unmarshal([]byte(h.Volctl("volume", "status", "db", "-o", "json")), &v))
+func statusOf(h *harness.Host) api.Volume { return volumeOn(h, "db") }
+
+// volumeOn returns the status of a volume on a host.
+func volumeOn(h *harness.Host, id string) (v api.Volume) {
+	h.T.Helper()
+	h.Must(json.Unmarshal([]byte(h.Volctl("volume", "status", id, "-o", "json")), &v))
 	return v
 }
 
