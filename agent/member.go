@@ -43,12 +43,12 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	a.holds = hold.New(hold.Options{
 		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: identity.Machine(),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
-		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry() },
+		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry(); a.cleaner.Wake() },
 		Status: a.sharedStatus, Draining: a.db.Draining, Admitted: a.metrics.Admitted,
 		Info: a.nodeInfo, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 	a.volumeEvents.subscribe(func([]volume.Event) { a.holds.StatusChanged() })
-	return nil
+	return a.connectTasks(store)
 }
 
 // overview returns the view of the cluster, or nil without a cluster.
@@ -136,11 +136,13 @@ func (a *Agent) clusterPassword() (string, error) {
 
 // nodeInfo describes the plugins of this host to the other hosts.
 func (a *Agent) nodeInfo() shared.NodeInfo {
-	info := shared.NodeInfo{Version: api.Version, Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}}
+	info := shared.NodeInfo{Version: api.Version, Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}, Key: a.box.PublicKey()}
 	for _, id := range a.plugins.IDs() {
-		p := a.plugins.View(id).Info
+		view := a.plugins.View(id)
+		p := view.Info
 		info.Plugins[id] = shared.NodePlugin{
-			Driver: p.Driver, Version: p.Version, NodeID: p.NodeID, Topology: p.Topology, MaxVolumes: p.MaxVolumes, Controller: p.HasController,
+			Driver: p.Driver, Version: p.Version, NodeID: p.NodeID, Topology: p.Topology, MaxVolumes: p.MaxVolumes,
+			Controller: p.HasController, Caps: p.Caps, ControllerTimeout: view.ControllerTimeout,
 		}
 	}
 	return info
@@ -150,6 +152,7 @@ func (a *Agent) nodeInfo() shared.NodeInfo {
 func (a *Agent) joinQueue(o *reconcile.Options) {
 	if a.holds != nil {
 		o.Host, o.Cluster, o.Idle = hold.Steps{Service: a.holds}, a.holds.Cluster, a.holds.Idle
+		o.Borrow = a.tasks.Borrow
 	}
 }
 
