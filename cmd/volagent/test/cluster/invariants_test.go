@@ -52,7 +52,7 @@ func TestMinority(t *testing.T) {
 		var token string
 		b.Await("the hold of h1 on h2", func() bool {
 			token = ""
-			if v := statusOf(b); len(v.Holds) == 1 && v.Holds[0].Host == "h1" {
+			if v, ok := volumeOn(b, "db"); ok && len(v.Holds) == 1 && v.Holds[0].Host == "h1" {
 				token = v.Holds[0].Token
 			}
 			return token != ""

@@ -148,8 +148,12 @@ func (f *field) awaitAgreement(after string, want map[string]string) {
 	for end := time.Now().Add(healWithin); ; time.Sleep(50 * time.Millisecond) {
 		holds, mounts, attached := map[string]string{}, map[string]string{}, map[string]string{}
 		for _, id := range []string{"db", "other"} {
-			for _, h := range volumeOn(f.Hosts[1].Host, id).Holds {
+			v, ok := volumeOn(f.Hosts[1].Host, id)
+			for _, h := range v.Holds {
 				holds[id] += h.Host
+			}
+			if !ok {
+				holds[id] += " unknown"
 			}
 			for _, h := range f.Hosts {
 				if strings.Contains(h.Mounts(), " san:disk-"+id+"/") {
