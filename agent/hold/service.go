@@ -222,9 +222,11 @@ func (s *Service) setReachable(who shared.Asker) {
 }
 
 // noteError examines an error of the store or of a decision. It records that the cluster is not
-// usable, or asks for a new registration.
+// usable, or asks for a new registration. A step that its caller has cancelled says nothing about the
+// cluster.
 func (s *Service) noteError(err error) {
 	switch {
+	case errors.Is(err, context.Canceled):
 	case errors.Is(err, shared.ErrUnreachable), errors.Is(err, shared.ErrFull), errors.Is(err, shared.ErrDenied), errors.Is(err, shared.ErrUnsupported):
 		s.setAway(fmt.Sprintf("etcd at %s: %v", s.Endpoints, err))
 		s.registerAgain()
