@@ -19,11 +19,7 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 40m
 
-<<<<<<< HEAD
-.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos lint bench clean
-=======
-.PHONY: help build package demo test test-folders test-packages race crash chaos history lint bench clean
->>>>>>> w-check
+.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos history lint bench clean
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
