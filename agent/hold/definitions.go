@@ -210,7 +210,11 @@ func (s *Service) attaches(pluginID string) bool {
 
 // readPlace reads the keys that decide about a definition.
 func (s *Service) readPlace(ctx context.Context, v volume.Volume) (shared.Place, error) {
+	seen := s.seenRevision()
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(s.Node, v)})
+	if err == nil {
+		err = s.noteRevision(res.Revision, seen)
+	}
 	if err != nil {
 		s.noteError(err)
 		return shared.Place{}, err

@@ -42,6 +42,11 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 	}
 
 	_, id, isHold := shared.HoldIDs(c.Key)
+	if c.Key == shared.MetaKey {
+		s.mu.Lock()
+		s.compare = true // at the end of a suspension, this host gives up the holds that it does not know
+		s.mu.Unlock()
+	}
 	if !isHold {
 		s.registerAgain()
 		return
@@ -58,7 +63,7 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 	if !ok || r.Node.Hold.State != volume.Present || r.Node.Hold.Token.Revision >= c.Mod {
 		return
 	}
-	if s.isEnding(id, r.Node.Hold.Operation) {
+	if s.isEnding(id, r.Node.Hold.Operation) || s.isSuspended() {
 		return
 	}
 	if err := s.lose(ctx, r.Key(), r.Node.Hold.Token); err != nil {

@@ -206,6 +206,9 @@ func (p Place) Shown() volume.SharedVolume {
 			out.Users = append(out.Users, node)
 		}
 	}
+	for _, r := range use.Rivals {
+		out.Users = append(out.Users, r.Host)
+	}
 
 	return out
 }

@@ -151,6 +151,9 @@ func FencedKey(node string, incarnation uint64) string {
 // Tasks returns the span of all tasks.
 func Tasks() Span { return Prefix(tasksPrefix) }
 
+// Proofs returns the span of all proofs that a host cannot write any more.
+func Proofs(node string) Span { return Prefix(fencedPrefix + volume.KeyComponent(node) + "/") }
+
 // StatusKey returns the key of a host's status.
 func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }
 
