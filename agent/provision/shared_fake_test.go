@@ -269,8 +269,22 @@ func (n *node) use() {
 	)
 	n.records.Lock()
 	defer n.records.Unlock()
-	r := n.world.volumes["data"]
-	r.Node.Hold = volume.Hold{State: volume.Present, Operation: h.Operation, Access: h.Access, Token: volume.Token{Epoch: 1, Revision: n.site.server.Revision()}, Confirmed: true}
+	info := n.view.Info
+	info.HasNode = true
+	r, err := volume.Admit(n.world.volumes["data"], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t", Operation: h.Operation}, info, time.Now())
+	if err != nil {
+		n.site.t.Fatal(err)
+	}
+	r.Node.Hold.State, r.Node.Hold.Token, r.Node.Hold.Confirmed = volume.Present, volume.Token{Epoch: 1, Revision: n.site.server.Revision()}, true
 	r.Node.Attached = volume.Present
 	n.world.volumes["data"] = r
+}
+
+// free ends the use of the volume "data" by a host.
+func (n *node) free() {
+	n.records.Lock()
+	delete(n.world.volumes, "data")
+	clear(n.world.leftovers)
+	n.records.Unlock()
+	n.site.do(shared.Delete(shared.HoldKey(n.name, "data")), shared.Delete(shared.UserKey("data", n.name)), shared.Put(shared.UseKey("data"), []byte(`{"generation":12}`)))
 }
