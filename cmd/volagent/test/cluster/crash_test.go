@@ -83,8 +83,8 @@ var scenarios = []scenario{
 	{
 		name:   "expand",
 		before: func(r *rig) { r.hosts[0].Volctl("volume", "create", r.create("db.yaml")) },
-		act: func(r *rig, _ string) string {
-			return repeatable(r.hosts[0].Try("volume", "expand", "db", "2MiB"))
+		act: func(r *rig, timeout string) string {
+			return repeatable(r.hosts[0].Try("volume", "expand", "db", "2MiB", "--timeout", timeout))
 		},
 		after: func(r *rig) { r.expectDisks(1, 2<<20); moves(r) },
 		sans:  []san.Config{provisioned},
