@@ -205,7 +205,7 @@ func (d Definitions) Unshare(ctx context.Context, v volume.Volume, operation str
 // CheckOwn refuses storage that this host is about to use on its own, if the cluster has it or is
 // about to share it. If the cluster does not answer, CheckOwn permits the use.
 func (d Definitions) CheckOwn(ctx context.Context, v volume.Volume) error {
-	who, err := d.asker()
+	who, err := d.Asker()
 	if err != nil {
 		return nil // a volume of this host does not depend on the cluster
 	}
@@ -237,7 +237,7 @@ func (s *Service) checkOwn(ctx context.Context, r volume.Record) error {
 	look, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 
-	_, err := s.asker()
+	_, err := s.Asker()
 	var p shared.Place
 	if err == nil {
 		p, err = s.readPlace(look, r.Volume)

@@ -25,6 +25,10 @@ type Place struct {
 	Hold     Entry[Hold]   // of the asking host
 	Users    []Entry[User] // at most two of the users
 
+	// Attaches reports whether the asking host knows that the volumes of a plugin need
+	// ControllerPublishVolume. If it is nil, the host does not know it.
+	Attaches func(pluginID string) bool
+
 	node, id, driver, external string
 }
 
@@ -87,6 +91,7 @@ func (p Place) Define(who Asker, v volume.Volume) (Txn, error) {
 // put returns the operation that stores a definition.
 func (p Place) put(d Definition) Op {
 	d.Volume.Shared = true
+	d.Attach = d.Attach || p.Attaches != nil && p.Attaches(d.Volume.PluginID)
 	d.Deleting = d.Volume.Provision == volume.Deleting
 	return p.Volume.Put(d)
 }
@@ -108,6 +113,11 @@ func (p Place) notice() []Op {
 		return nil
 	}
 	return []Op{Put(NoticeKey(p.id), Entry[Notice]{}.Encode(Notice{By: p.node}))}
+}
+
+// removed returns the operation that tells all hosts that the volume is removed from the cluster.
+func (p Place) removed(how volume.EventType) Op {
+	return Put(RemovedKey, Entry[Removed]{}.Encode(Removed{Volume: p.id, By: p.node, How: how}))
 }
 
 // checkUnique refuses storage that another volume of the cluster uses.
@@ -146,7 +156,11 @@ func (p Place) Undefine(who Asker, operation string) (Txn, error) {
 	}
 
 	compares := []Compare{Unchanged(p.Volume.KV), Unchanged(p.Use.KV), Unchanged(p.Call.KV), NoneIn(Users(p.id))}
-	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Call.Key), Delete(NoticeKey(p.id))}
+	how := volume.EventDeregistered
+	if p.Volume.Value.Deleting {
+		how = volume.EventDeleted
+	}
+	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Call.Key), Delete(NoticeKey(p.id)), p.removed(how)}
 	if p.External.Exists() && p.External.Value.Volume == p.id {
 		compares, then = append(compares, Unchanged(p.External.KV)), append(then, Delete(p.External.Key))
 	}
@@ -191,6 +205,9 @@ func (p Place) Shown() volume.SharedVolume {
 		if node, ok := LastID(u.Key); ok {
 			out.Users = append(out.Users, node)
 		}
+	}
+	for _, r := range use.Rivals {
+		out.Users = append(out.Users, r.Host)
 	}
 
 	return out

@@ -117,7 +117,7 @@ func (p Place) Unshare(who Asker, operation string) (Txn, error) {
 		Unchanged(p.Volume.KV), Unchanged(p.Use.KV), Unchanged(p.Hold.KV), Absent(p.Call.Key), Unchanged(p.External.KV),
 		NoneIn(Span{Key: span.Key, End: own}), NoneIn(Span{Key: own + "\x00", End: span.End}),
 	}
-	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Hold.Key), Delete(own), Delete(NoticeKey(p.id))}
+	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Hold.Key), Delete(own), Delete(NoticeKey(p.id)), p.removed(volume.EventUnshared)}
 	if p.External.Value.Volume == p.id {
 		then = append(then, Delete(p.External.Key))
 	}

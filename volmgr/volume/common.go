@@ -118,6 +118,13 @@ func (v Volume) sameDefinition(o Volume) bool {
 	return reflect.DeepEqual(v, o)
 }
 
+// OnlyGrows reports whether two definitions of a volume differ at most in the progress of an
+// expansion.
+func (v Volume) OnlyGrows(now Volume) bool {
+	now.Capacity, now.Growth, now.Expansion = v.Capacity, v.Growth, v.Expansion
+	return v.sameDefinition(now)
+}
+
 // SameDefinition reports whether both records have the same volume.
 func (r Record) SameDefinition(o Record) bool { return r.Volume.sameDefinition(o.Volume) }
 
