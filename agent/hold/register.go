@@ -1,6 +1,7 @@
 package hold
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -59,6 +60,9 @@ func pause(ctx context.Context, d time.Duration) {
 // words describes why the host is not a working member of the cluster.
 func (s *Service) words(err error) string {
 	var refused *volume.Error
+	if errors.Is(err, shared.ErrWentBack) && errors.As(err, &refused) {
+		return refused.Message + "; " + refused.Hint
+	}
 	if errors.As(err, &refused) {
 		return "the cluster does not accept this host: " + refused.Message
 	}
@@ -66,10 +70,16 @@ func (s *Service) words(err error) string {
 }
 
 // register raises the incarnation of this host in the cluster. It then compares the holds of this
-// host with its records, before any step can use a hold.
+// host with its records, before any step can use a hold. In a new epoch, it first writes the holds
+// of the volumes that this host uses.
 func (s *Service) register(ctx context.Context) (shared.Lease, error) {
+	store, err := s.Store.ClusterID(ctx)
+	if err != nil {
+		return 0, err
+	}
+
 	self := shared.Self{
-		Node: s.Node, Boot: s.Boot, Machine: s.Machine, Member: s.Records.Membership(),
+		Node: s.Node, Boot: s.Boot, Machine: s.Machine, Member: s.remembered(), StoreID: store,
 		Registration: rand.Text(), Now: time.Now().UTC(),
 	}
 	if err := s.checkAccepted(ctx, self); err != nil {
@@ -91,21 +101,28 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, errors.Join(err, s.Store.Revoke(context.WithoutCancel(ctx), lease))
 	}
 
+	era := a.Meta.Value.Era()
 	member := self.Member.Intends(self.Registration)
-	member.ClusterID, member.Epoch, member.Incarnation = a.Meta.Value.ClusterID, a.Meta.Value.Epoch, admitted.Incarnation
+	member.ClusterID, member.Era, member.Incarnation = a.Meta.Value.ClusterID, era, admitted.Incarnation
+	member.Revision, member.StoreID = a.Revision, store
 	if err := s.Records.PutMembership(ctx, member); err != nil {
 		return 0, fmt.Errorf("cannot store the registration: %w", err)
 	}
 
 	s.mu.Lock()
-	s.lease = lease
+	s.lease, s.seen = lease, a.Revision
+	clear(s.cached)
 	s.mu.Unlock()
 
-	who := shared.Asker{Node: s.Node, Incarnation: admitted.Incarnation}
+	s.setSuspended(a.Meta.Value)
+	who := shared.Asker{Node: s.Node, Incarnation: admitted.Incarnation, Era: era}
 	if admitted.Forgotten {
 		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)
 	}
-	if err := s.compareHolds(ctx, a.Meta.Value.Epoch, admitted.Forgotten); err != nil {
+	if err := s.reclaimAll(ctx, who, admitted.Forgotten); err != nil {
+		return 0, err
+	}
+	if err := s.compareHolds(ctx, era.Epoch, admitted.Forgotten); err != nil {
 		return 0, err
 	}
 
@@ -124,16 +141,29 @@ func (s *Service) checkAccepted(ctx context.Context, self shared.Self) error {
 		return err
 	}
 
-	a, err := shared.ParseArrival(self.Node, res.Reads)
+	a, err := shared.ParseArrival(self.Node, res)
 	if err != nil {
 		return err
 	}
 
 	founds := !a.Meta.Exists() && self.Member.ClusterID == "" // a new cluster accepts every host
 	if !founds {
-		_, err = a.Register(self)
+		err = s.checkArrival(ctx, a, self)
+	}
+	if errors.Is(err, shared.ErrWentBack) {
+		err = errors.Join(err, s.suspend(ctx, a, self.Member))
 	}
 	return err
+}
+
+// checkArrival returns an error if the cluster would refuse the registration, or if the cluster lacks a
+// hold of this host without a reason.
+func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self shared.Self) error {
+	admitted, err := a.Register(self)
+	if err != nil || admitted.Forgotten || a.Meta.Value.Era() != self.Member.Era {
+		return err
+	}
+	return s.checkHolds(ctx, self.Member)
 }
 
 // sendRegistration sends the transaction that registers the host, until the store has decided. If
@@ -145,7 +175,7 @@ func (s *Service) sendRegistration(ctx context.Context, self shared.Self) (share
 			return shared.Arrival{}, shared.Admission{}, err
 		}
 
-		a, err := shared.ParseArrival(self.Node, res.Reads)
+		a, err := shared.ParseArrival(self.Node, res)
 		if err != nil {
 			return a, shared.Admission{}, err
 		}
@@ -222,7 +252,7 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	}
 
 	s.mu.Lock()
-	who, compare := s.who, s.compare || s.away != ""
+	who, compare, seen := s.who, s.compare || s.away != "", s.seen
 	s.mu.Unlock()
 	if !asked && !compare {
 		return nil
@@ -232,13 +262,17 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	if err != nil {
 		return err
 	}
-	a, err := shared.ParseArrival(s.Node, res.Reads)
+	a, err := shared.ParseArrival(s.Node, res)
 	if err != nil {
 		return err
 	}
 	if err := shared.CheckRegistered(a.Meta, a.Node, who); err != nil {
 		return err
 	}
+	if err := s.noteRevision(res.Revision, seen); err != nil {
+		return err
+	}
+	s.setSuspended(a.Meta.Value)
 	if err := s.compareDrain(ctx, a, who); err != nil {
 		return err
 	}
@@ -259,30 +293,68 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	return nil
 }
 
-// publishInfo describes the plugins of this host to the other hosts.
+// publishInfo writes what the other hosts need to know about the plugins of this host, at once and
+// after each change, until ctx ends.
 func (s *Service) publishInfo(ctx context.Context) {
 	if s.Info == nil {
 		return
 	}
 
-	raw := shared.Entry[shared.NodeInfo]{}.Encode(s.Info())
-	_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put(shared.NodeInfoKey(s.Node), raw)}})
-	if err != nil && ctx.Err() == nil {
-		s.Log.Warn("cannot write the plugins of this host to the cluster", "error", err)
+	written := []byte(nil)
+	for ctx.Err() == nil {
+		earlier, err := s.earlierInfo(ctx)
+		if err != nil {
+			s.Log.Warn("cannot read the plugins of this host in the cluster; it is tried again", "error", err)
+			pause(ctx, renewEvery)
+			continue
+		}
+
+		raw := earlier.Encode(s.Info().Keeping(earlier.Value))
+		if !bytes.Equal(raw, written) {
+			_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put(shared.NodeInfoKey(s.Node), raw)}})
+			if err != nil && ctx.Err() == nil {
+				s.Log.Warn("cannot write the plugins of this host to the cluster; it is tried again", "error", err)
+				pause(ctx, renewEvery)
+				continue
+			}
+			written = raw
+		}
+
+		select {
+		case <-ctx.Done():
+		case <-s.plugins:
+		}
+	}
+}
+
+// earlierInfo reads what the cluster knows about the plugins of this host.
+func (s *Service) earlierInfo(ctx context.Context) (shared.Entry[shared.NodeInfo], error) {
+	page, err := s.Store.Range(ctx, shared.Span{Key: shared.NodeInfoKey(s.Node)}, 1, 0)
+	if err != nil || len(page.KVs) == 0 {
+		return shared.Entry[shared.NodeInfo]{}, err
+	}
+	return shared.Decode[shared.NodeInfo](page.KVs[0])
+}
+
+// PluginsChanged writes the plugins of this host to the cluster again.
+func (s *Service) PluginsChanged() {
+	select {
+	case s.plugins <- struct{}{}:
+	default: // the last request has not been seen yet
 	}
 }
 
 // Leave says in the cluster that the agent stops in order. It does nothing if the host is not
 // registered.
 func (s *Service) Leave(ctx context.Context) error {
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return nil //nolint:nilerr // without a registration, no other host expects this one
 	}
 
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
 	for err == nil {
-		a, perr := shared.ParseArrival(s.Node, res.Reads)
+		a, perr := shared.ParseArrival(s.Node, res)
 		if perr != nil {
 			return perr
 		}
