@@ -42,7 +42,7 @@ func (c *Cleaner) setFindings(found []string) {
 	c.findings = found
 }
 
-// keys contains what the search for contradictions has read.
+// keys contains the keys that the search for contradictions has read.
 type keys struct {
 	nodes map[string]bool
 	holds map[[2]string]shared.Hold // by host and volume

@@ -20,8 +20,7 @@ import (
 
 // TestTasks claims a volume on a host that has only the node part of a driver. A host with a
 // controller makes the calls. It is killed in the middle of a ControllerPublishVolume and started
-// again: the claim still succeeds, and nothing remains attached. Without a controller, the claim says
-// what is missing. (I10, I11)
+// again: the claim still succeeds, and nothing remains attached. (I10, I11)
 func TestTasks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 1, san.Config{Attach: true, Stage: true})
@@ -50,7 +49,7 @@ func TestTasks(t *testing.T) {
 }
 
 // TestNoController claims a volume on a host that has only the node part of a driver, while no other
-// host is alive. The claim ends with an error that names what is missing.
+// host is alive. The claim ends with an error that names the missing controller.
 func TestNoController(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 1, san.Config{Attach: true, Stage: true})
@@ -86,8 +85,8 @@ func (r *rig) awaitHeld(method string) (node string) {
 	return ""
 }
 
-// TestExecutorLost loses the host that makes a ControllerPublishVolume for another host, for good. After
-// its lease and one deadline of the call, the call comes back with an unknown outcome. The target is
+// TestExecutorLost loses the host that makes a ControllerPublishVolume for another host, and does not
+// start it again. After its lease and one deadline of the call, the call comes back with an unknown outcome. The target is
 // detached first, through a third host, and the claim then succeeds. (I10, I11)
 func TestExecutorLost(t *testing.T) {
 	t.Parallel()
@@ -277,24 +276,28 @@ func (r *rig) direct(h *harness.Host, calls func(csi.ControllerClient)) {
 	h.Must(conn.Close())
 }
 
-// lose kills the agent of a host, and ends its lease at once.
+// lose kills the agent of a host, and ends its leases at once.
 func (r *rig) lose(h *harness.Host) {
 	r.t.Helper()
 	h.Kill()
-	r.drop(shared.LiveKey(h.MoreArgs[slices.Index(h.MoreArgs, "--node-id")+1]))
-	if r.host(strings.Trim(r.value("leader"), `{}"node:`)) == h {
-		r.drop("leader")
+	name := nameOf(h)
+	r.drop(shared.LiveKey(name))
+	if strings.Contains(r.value(shared.LeaderKey), `"node":"`+name+`"`) {
+		r.drop(shared.LeaderKey)
 	}
 }
 
-// host returns the host with a name, or nil.
+// nameOf returns the name of a host in the cluster.
+func nameOf(h *harness.Host) string { return h.MoreArgs[slices.Index(h.MoreArgs, "--node-id")+1] }
+
+// host returns the host with a name.
 func (r *rig) host(name string) *harness.Host {
-	for _, h := range r.hosts {
-		if h.MoreArgs[slices.Index(h.MoreArgs, "--node-id")+1] == name {
-			return h
-		}
+	r.t.Helper()
+	i := slices.IndexFunc(r.hosts, func(h *harness.Host) bool { return nameOf(h) == name })
+	if i < 0 {
+		r.t.Fatalf("there is no host %q", name)
 	}
-	return nil
+	return r.hosts[i]
 }
 
 // drop deletes a key of the cluster.
