@@ -321,10 +321,11 @@ func (r *rig) value(key string) string {
 	return ""
 }
 
-// calls returns the changing controller calls of a host, with their targets.
+// calls returns the calls by which a host attaches and detaches, with their targets.
 func (r *rig) calls(host string) (all []string) {
 	for _, e := range r.san.Events() {
-		if e.Kind == san.KindCall && e.Node == host && strings.HasSuffix(e.Method, "publishVolume") && strings.HasPrefix(e.Method, "Controller") {
+		attaches := e.Method == "ControllerPublishVolume" || e.Method == "ControllerUnpublishVolume"
+		if e.Kind == san.KindCall && e.Node == host && attaches {
 			all = append(all, e.Method+" "+e.Target)
 		}
 	}
