@@ -11,14 +11,11 @@ import (
 // cluster's key asks for a check of the registration. A hold that vanished is lost.
 func (s *Service) follow(ctx context.Context) {
 	spans := []shared.Span{{Key: shared.MetaKey}, {Key: shared.NodeKey(s.Node)}, shared.HoldsOf(s.Node), shared.Questions()}
-	tails := []shared.Span{shared.Notices()}                              // one per changed volume, so the agent remembers none of them
+	tails := []shared.Span{shared.Notices(), {Key: shared.RemovedKey}}    // one per changed volume, so the agent remembers none of them
 	_ = shared.Follow(ctx, s.Store, spans, tails, func(u shared.Update) { // the error is that of ctx
 		if u.Complete {
 			// A hold or a definition may have changed before this reading, so all are compared again.
-			s.mu.Lock()
-			s.compare = true
-			s.mu.Unlock()
-			s.registerAgain()
+			s.CompareAgain()
 		}
 		s.lag.seen(u.Revision)
 		for _, c := range u.Changes {
@@ -30,7 +27,11 @@ func (s *Service) follow(ctx context.Context) {
 // react reacts to one change in the cluster.
 func (s *Service) react(ctx context.Context, c shared.Change) {
 	if id, ok := shared.NoticeID(c.Key); ok {
-		s.noticed(ctx, id)
+		s.noticed(ctx, id, c)
+		return
+	}
+	if c.Key == shared.RemovedKey {
+		s.removed(c)
 		return
 	}
 	if shared.Questions().Contains(c.Key) {
@@ -51,7 +52,11 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 		return
 	}
 	if !c.Deleted {
-		return // this host has made the change itself
+		if err := s.doubtAttachment(ctx, id, c.KV); err != nil {
+			s.Log.Error("cannot store that the attachment of a volume is unknown", "volume", id, "error", err)
+			s.registerAgain()
+		}
+		return
 	}
 
 	r, ok := s.holder(id)
@@ -65,6 +70,34 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 		s.Log.Error("cannot store that this host has lost a volume", "volume", id, "error", err)
 		s.registerAgain()
 	}
+}
+
+// doubtAttachment learns from a hold of this host that another host has changed the attachment.
+func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) error {
+	e, err := shared.Decode[shared.Hold](kv)
+	if err != nil {
+		return err
+	}
+	by := e.Value.By
+	r, ok := s.holder(id)
+	if by == "" || by == s.Node || !ok {
+		return nil // this host has made the change itself
+	}
+
+	doubted := false
+	err = s.Records.ChangeShared(ctx, r.Key(), func(r volume.Record, ok bool) (volume.Record, bool) {
+		doubted = false
+		if !ok {
+			return r, false
+		}
+		r, doubted = volume.DoubtAttachment(r, e.Value.Operation)
+		return r, doubted
+	})
+	if err == nil && doubted {
+		s.Log.Warn("another host found that a volume is not attached to this host; it is attached again", "volume", id, "host", by)
+		s.Wake(id)
+	}
+	return err
 }
 
 // holder returns the record of this host that has a hold on a volume. It is a leftover record if the

@@ -10,7 +10,6 @@
 //	step.go         the steps of a volume that need the cluster
 //	define.go       the definitions that this host needs
 //	definitions.go  the definitions of all shared volumes, for package provision
-//	gone.go         controller calls whose executor is gone
 //	share.go        volumes that change between the scopes host and shared
 //	notice.go       changed definitions, and the questions of other hosts
 //	waiting.go      volumes that wait for another host
@@ -95,6 +94,9 @@ type Options struct {
 	// Status describes the shared volumes of this host for people.
 	Status func() shared.Status
 
+	// Concerned reports whether the removal of a shared volume by another host concerns this host.
+	Concerned func(id string) bool
+
 	// Draining reports whether a person drains this host.
 	Draining func() bool
 
@@ -130,8 +132,10 @@ type Service struct {
 	cached  map[string]shared.Situation // situations of volumes with a step in progress
 	waiting map[string]context.CancelFunc
 	ending  map[string]string // operations of the holds that this host is giving up, by volume
+	moving  map[string]bool   // volumes whose scope is being changed
 	strays  map[string]bool   // volumes for which the cluster may show a hold that no record explains
 	again   chan struct{}     // asks Run to register again
+	plugins chan struct{}     // asks for another write of the plugins of this host
 
 	lanes   *lanes
 	lag     lag
@@ -145,7 +149,8 @@ type Service struct {
 func New(o Options) *Service {
 	return &Service{
 		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
-		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1),
+		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, moving: map[string]bool{}, strays: map[string]bool{},
+		again: make(chan struct{}, 1), plugins: make(chan struct{}, 1),
 		lanes: newLanes(), changed: make(chan struct{}, 1),
 		running: context.Background(),
 	}
@@ -168,8 +173,8 @@ func (s *Service) awayWords() string {
 	return fmt.Sprintf("%s, since %s", s.away, s.since.UTC().Format(time.RFC3339))
 }
 
-// asker returns this host for a transaction. It fails while the host is not registered.
-func (s *Service) asker() (shared.Asker, error) {
+// Asker returns this host for a transaction. It fails while the host is not registered.
+func (s *Service) Asker() (shared.Asker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -217,9 +222,11 @@ func (s *Service) setReachable(who shared.Asker) {
 }
 
 // noteError examines an error of the store or of a decision. It records that the cluster is not
-// usable, or asks for a new registration.
+// usable, or asks for a new registration. A step that its caller has cancelled says nothing about the
+// cluster.
 func (s *Service) noteError(err error) {
 	switch {
+	case errors.Is(err, context.Canceled):
 	case errors.Is(err, shared.ErrUnreachable), errors.Is(err, shared.ErrFull), errors.Is(err, shared.ErrDenied), errors.Is(err, shared.ErrUnsupported):
 		s.setAway(fmt.Sprintf("etcd at %s: %v", s.Endpoints, err))
 		s.registerAgain()

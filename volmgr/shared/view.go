@@ -119,3 +119,12 @@ func ViewHold(host, id string, e Entry[Hold], epoch int64) HoldView {
 		Token: volume.Token{Epoch: epoch, Revision: e.Create},
 	}
 }
+
+// Rival returns the host that the volume's mode names as the holder instead of the host of a hold. It
+// returns an empty text if the hold does not need to be that of the holder.
+func (u Use) Rival(h HoldView) string {
+	if !holds(h.Access, h.Reader) || u.Holder == h.Host {
+		return ""
+	}
+	return u.Holder
+}

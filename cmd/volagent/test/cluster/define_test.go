@@ -103,6 +103,10 @@ func TestCreateShared(t *testing.T) {
 	mustSay(t, "modify on b", b.Volctl("volume", "modify", "db", "iops=7"), "iops")
 	mustSay(t, "modify again on a", a.Volctl("volume", "modify", "db", "iops=7"), "unchanged")
 	a.Volctl("volume", "snapshot", "create", "db", "s1")
+	restored := "id: copy\nplugin_id: san\nscope: shared\nsnapshot_id: s1\n"
+	a.Volctl("volume", "create", volumeFileIn(a, "copy.yaml", restored))
+	mustSay(t, "export of the restored volume on b", b.Volctl("volume", "export", "copy"), "scope: shared", "-copy-")
+	b.Volctl("volume", "delete", "copy", "-y")
 
 	a.Volctl("volume", "detach", "db", "web")
 	b.Volctl("volume", "delete", "db", "-y")
@@ -134,6 +138,7 @@ func short(h *harness.Host) {
 func TestCreateSharedCrash(t *testing.T) {
 	etcd := etcdtest.Start(t, 1)
 	a, b := startHost(t, "a", etcd, provisioning), startHost(t, "b", etcd, provisioning)
+	short(a)
 	short(b)
 
 	_, err := csitest.Config{Base: filepath.Join(a.Dir, "p")}.Faults().Add(csitest.Fault{Method: csitest.CreateVolume, KillCaller: csitest.AfterEffect})
