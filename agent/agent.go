@@ -28,6 +28,8 @@ import (
 	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/hold"
+	"github.com/volagent/volagent/agent/hold/clean"
+	"github.com/volagent/volagent/agent/hold/task"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/owndir"
 	"github.com/volagent/volagent/agent/owner"
@@ -102,6 +104,9 @@ type Agent struct {
 	// These fields are nil if no cluster is configured.
 	clusterStore *cluster.Store
 	holds        *hold.Service
+	tasks        *task.Service
+	cleaner      *clean.Cleaner
+	box          *secret.Box
 
 	// These fields belong to the sockets and servers.
 	status        *status.Service

@@ -97,7 +97,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 
 	a.owners = owners
 
-	steps := volmgr.New(volmgr.Options{Root: a.c.MountRoot(), Host: a.host, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of})
+	steps := volmgr.New(volmgr.Options{Root: a.c.MountRoot(), Host: a.host, Plugin: a.forStep, Secrets: a.secrets.Of})
 	a.dirs = owndir.Dirs{Manager: steps, Records: a.db}
 	if a.was.Boot != "" && a.was.Boot != a.node.Boot {
 		a.dirs.Tidy(a.log)

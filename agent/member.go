@@ -46,12 +46,12 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	a.holds = hold.New(hold.Options{
 		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: identity.Machine(),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
-		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry() },
+		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry(); a.cleaner.Wake() },
 		Status: a.sharedStatus, Draining: a.db.Draining, Concerned: a.concerned, Admitted: a.metrics.Admitted,
 		Info: a.nodeInfo, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 	a.volumeEvents.subscribe(func([]volume.Event) { a.holds.StatusChanged() })
-	return nil
+	return a.connectTasks(store)
 }
 
 // overview returns the view of the cluster, or nil without a cluster.
@@ -77,7 +77,9 @@ func (a *Agent) clusterFacts() *facts.Cluster {
 		Overview: a.reader(), Compare: a.holds.CompareAgain,
 		Member: func() doctor.Cluster {
 			f := a.holds.Figures()
-			return doctor.Cluster{Joined: true, Endpoints: f.Endpoints, Away: f.Away, Since: f.Since, Lag: f.Lag}
+			return doctor.Cluster{
+				Joined: true, Endpoints: f.Endpoints, Away: f.Away, Since: f.Since, Lag: f.Lag, Contradictions: a.cleaner.Findings(),
+			}
 		},
 	}
 }
@@ -154,6 +156,7 @@ func (a *Agent) clusterMetrics() func() metrics.Cluster {
 	return func() metrics.Cluster {
 		f := a.holds.Figures()
 		m := metrics.Cluster{Reachable: f.Away == "", Holds: f.Holds, Calls: f.Calls, Lag: f.Lag}
+		m.Live, _ = a.cleaner.Live()
 		for _, l := range f.Lanes {
 			m.Lanes = append(m.Lanes, metrics.Lane(l))
 		}
@@ -173,11 +176,13 @@ func (a *Agent) clusterPassword() (string, error) {
 
 // nodeInfo describes the plugins of this host to the other hosts.
 func (a *Agent) nodeInfo() shared.NodeInfo {
-	info := shared.NodeInfo{Version: api.Version, Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}}
+	info := shared.NodeInfo{Version: api.Version, Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}, Key: a.box.PublicKey()}
 	for _, id := range a.plugins.IDs() {
-		p := a.plugins.View(id).Info
+		view := a.plugins.View(id)
+		p := view.Info
 		info.Plugins[id] = shared.NodePlugin{
-			Driver: p.Driver, Version: p.Version, NodeID: p.NodeID, Topology: p.Topology, MaxVolumes: p.MaxVolumes, Controller: p.HasController,
+			Driver: p.Driver, Version: p.Version, NodeID: p.NodeID, Topology: p.Topology, MaxVolumes: p.MaxVolumes,
+			Controller: p.HasController, Caps: p.Caps, ControllerTimeout: view.ControllerTimeout,
 		}
 	}
 	return info
@@ -187,6 +192,7 @@ func (a *Agent) nodeInfo() shared.NodeInfo {
 func (a *Agent) joinQueue(o *reconcile.Options) {
 	if a.holds != nil {
 		o.Host, o.Cluster, o.Idle = hold.Steps{Service: a.holds}, a.holds.Cluster, a.holds.Idle
+		o.Borrow = a.tasks.Borrow
 	}
 }
 

@@ -58,6 +58,8 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 		wg.Go(func() { a.db.Notes.Complete(running) })
 		if a.holds != nil {
 			wg.Go(func() { a.holds.Run(running) })
+			wg.Go(func() { a.tasks.Run(running) })
+			wg.Go(func() { a.cleaner.Run(running) })
 		}
 		wg.Go(func() { plugins.RecoverTests(running, a.plugins.Usage, a.tests, a.log) })
 		wg.Go(func() { a.files.Run(running) })

@@ -150,9 +150,15 @@ func (s step) plugin() (call.Caller, error) {
 }
 
 // pluginWithSecrets returns the part of the plugin that answers the step's call, and the secrets
-// for the call. If a secret cannot be read, the agent retries only a step that undoes something.
+// for the call. A part on another host resolves the secrets itself. If a secret cannot be read, the agent retries only a step that undoes something.
 // Other steps fail without a retry, because a caller waits for them.
 func (s step) pluginWithSecrets() (call.Caller, call.Secrets, error) {
+	if p, err := s.plugin(); err == nil {
+		if remote, ok := p.(interface{ ResolvesSecrets() bool }); ok && remote.ResolvesSecrets() {
+			return p, nil, nil
+		}
+	}
+
 	secrets, err := s.m.o.Secrets(s.r.Volume)
 	if err != nil {
 		ce := volume.HostError(string(s.a.Kind), err)

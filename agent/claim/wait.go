@@ -74,6 +74,9 @@ func (s *Service) mountTimeout(ctx context.Context, at *volume.Attempt, r volume
 	switch {
 	case at != nil && at.Err != nil:
 		return awaited(ctx, at, fmt.Errorf("%w (%s)", at.Err, tried(at)))
+	case at != nil && r.Volume.Shared && at.Action.Cause == volume.CausePlugin: // another host may make the controller calls
+		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, at.Action.Reason).
+			WithRemedy(p.Remedy(r.Volume.PluginID))
 	case p.Apart != nil && lack(p, r, at) != "":
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, lack(p, r, at)).
 			WithRemedy(p.Remedy(r.Volume.PluginID))

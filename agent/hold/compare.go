@@ -36,6 +36,12 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 			if err := s.lose(ctx, r.Key(), h.Token); err != nil {
 				return err
 			}
+			continue
+		}
+		if same {
+			if err := s.doubtAttachment(ctx, r.Volume.ID, e.KV); err != nil {
+				return err
+			}
 		}
 	}
 

@@ -12,12 +12,11 @@ import (
 // Definitions reads and changes the definitions of shared volumes, for package provision.
 type Definitions struct {
 	*Service
-	gone *goneCalls
 }
 
 // NewDefinitions returns the definitions of a cluster.
 func NewDefinitions(s *Service) Definitions {
-	return Definitions{s, &goneCalls{seen: map[string]goneSince{}}}
+	return Definitions{s}
 }
 
 // ClusterID returns the id of the cluster. It is empty before the first registration.
@@ -88,12 +87,6 @@ func (d Definitions) Redefine(ctx context.Context, id string, fn func(volume.Sha
 // empty.
 func (d Definitions) BeginCall(ctx context.Context, c volume.StorageCall, fn func(had volume.SharedVolume, ok bool) (volume.Volume, error)) (volume.SharedVolume, error) {
 	begin := shared.StorageCall{Alone: c.Alone}
-	gone, err := d.goneCall(ctx, c)
-	if err != nil {
-		return volume.SharedVolume{}, err
-	}
-
-	begin.Gone = gone
 	return d.change(ctx, volume.Volume{ID: c.Volume}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
 		v, err := fn(p.Shown(), p.Volume.Exists())
 		if err != nil {
@@ -105,7 +98,7 @@ func (d Definitions) BeginCall(ctx context.Context, c volume.StorageCall, fn fun
 			def.Operation = c.Operation
 		}
 		def.Volume = v
-		begin.AnnouncedCall = shared.AnnouncedCall{Asker: who, Operation: c.Operation, Call: c.Call, Now: time.Now().UTC()}
+		begin.AnnouncedCall = shared.AnnouncedCall{Asker: who, Operation: c.Operation, Call: c.Call, Deadline: c.Deadline, Now: time.Now().UTC()}
 		return p.BeginStorageCall(begin, def)
 	})
 }
@@ -139,7 +132,7 @@ func (d Definitions) LeaveCall(c volume.StorageCall) {
 			return p.LeaveStorageCall(who, c.Operation)
 		})
 		if err != nil && ctx.Err() == nil {
-			d.Log.Warn("cannot end an announced call in the cluster; another host can replace it when this agent has stopped",
+			d.Log.Warn("cannot end an announced call in the cluster; this host ends it when its agent starts again",
 				"volume", c.Volume, "call", c.Call, "error", err)
 		}
 	}()
@@ -149,7 +142,7 @@ func (d Definitions) LeaveCall(c volume.StorageCall) {
 // decides again. It returns the volume after the change. If this host has a record of the volume, the
 // record gets the new definition.
 func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared.Asker, shared.Place) (shared.Txn, error)) (volume.SharedVolume, error) {
-	who, err := d.asker()
+	who, err := d.Asker()
 	if err != nil {
 		return volume.SharedVolume{}, d.cannotLook(v.ID, err)
 	}
@@ -166,6 +159,7 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 		if err2 != nil {
 			return volume.SharedVolume{}, err2
 		}
+		place.Attaches = d.attaches
 
 		var txn shared.Txn
 		if !changed {
@@ -185,6 +179,11 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 	}
 
 	return volume.SharedVolume{}, volume.Errorf(volume.ErrRefused, "volume %q is changed by other hosts all the time", v.ID)
+}
+
+// attaches reports whether this host knows that the volumes of a plugin need ControllerPublishVolume.
+func (s *Service) attaches(pluginID string) bool {
+	return s.Info != nil && s.Info().Plugins[pluginID].Caps.Attach
 }
 
 // readPlace reads the keys that decide about a definition.

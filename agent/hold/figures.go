@@ -68,9 +68,6 @@ func (s *Service) Usable() error {
 	return volume.Errorf(volume.ErrPluginUnavailable, "%s", s.awayWords()).WithHint("volctl node status")
 }
 
-// Asker returns this host for a transaction. It fails while the host is not registered.
-func (s *Service) Asker() (shared.Asker, error) { return s.asker() }
-
 // countCall counts the controller calls in flight.
 func (s *Service) countCall(more int) {
 	s.mu.Lock()

@@ -47,7 +47,11 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 		return
 	}
 	if !c.Deleted {
-		return // this host has made the change itself
+		if err := s.doubtAttachment(ctx, id, c.KV); err != nil {
+			s.Log.Error("cannot store that the attachment of a volume is unknown", "volume", id, "error", err)
+			s.registerAgain()
+		}
+		return
 	}
 
 	r, ok := s.holder(id)
@@ -61,6 +65,34 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 		s.Log.Error("cannot store that this host has lost a volume", "volume", id, "error", err)
 		s.registerAgain()
 	}
+}
+
+// doubtAttachment learns from a hold of this host that another host has changed the attachment.
+func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) error {
+	e, err := shared.Decode[shared.Hold](kv)
+	if err != nil {
+		return err
+	}
+	by := e.Value.By
+	r, ok := s.holder(id)
+	if by == "" || by == s.Node || !ok {
+		return nil // this host has made the change itself
+	}
+
+	doubted := false
+	err = s.Records.ChangeShared(ctx, r.Key(), func(r volume.Record, ok bool) (volume.Record, bool) {
+		doubted = false
+		if !ok {
+			return r, false
+		}
+		r, doubted = volume.DoubtAttachment(r, e.Value.Operation)
+		return r, doubted
+	})
+	if err == nil && doubted {
+		s.Log.Warn("another host found that a volume is not attached to this host; it is attached again", "volume", id, "host", by)
+		s.Wake(id)
+	}
+	return err
 }
 
 // holder returns the record of this host that has a hold on a volume. It is a leftover record if the

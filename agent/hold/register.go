@@ -1,6 +1,7 @@
 package hold
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -253,23 +254,61 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	return nil
 }
 
-// publishInfo describes the plugins of this host to the other hosts.
+// publishInfo writes what the other hosts need to know about the plugins of this host, at once and
+// after each change, until ctx ends.
 func (s *Service) publishInfo(ctx context.Context) {
 	if s.Info == nil {
 		return
 	}
 
-	raw := shared.Entry[shared.NodeInfo]{}.Encode(s.Info())
-	_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put(shared.NodeInfoKey(s.Node), raw)}})
-	if err != nil && ctx.Err() == nil {
-		s.Log.Warn("cannot write the plugins of this host to the cluster", "error", err)
+	written := []byte(nil)
+	for ctx.Err() == nil {
+		earlier, err := s.earlierInfo(ctx)
+		if err != nil {
+			s.Log.Warn("cannot read the plugins of this host in the cluster; it is tried again", "error", err)
+			pause(ctx, renewEvery)
+			continue
+		}
+
+		raw := earlier.Encode(s.Info().Keeping(earlier.Value))
+		if !bytes.Equal(raw, written) {
+			_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put(shared.NodeInfoKey(s.Node), raw)}})
+			if err != nil && ctx.Err() == nil {
+				s.Log.Warn("cannot write the plugins of this host to the cluster; it is tried again", "error", err)
+				pause(ctx, renewEvery)
+				continue
+			}
+			written = raw
+		}
+
+		select {
+		case <-ctx.Done():
+		case <-s.plugins:
+		}
+	}
+}
+
+// earlierInfo reads what the cluster knows about the plugins of this host.
+func (s *Service) earlierInfo(ctx context.Context) (shared.Entry[shared.NodeInfo], error) {
+	page, err := s.Store.Range(ctx, shared.Span{Key: shared.NodeInfoKey(s.Node)}, 1, 0)
+	if err != nil || len(page.KVs) == 0 {
+		return shared.Entry[shared.NodeInfo]{}, err
+	}
+	return shared.Decode[shared.NodeInfo](page.KVs[0])
+}
+
+// PluginsChanged writes the plugins of this host to the cluster again.
+func (s *Service) PluginsChanged() {
+	select {
+	case s.plugins <- struct{}{}:
+	default: // the last request has not been seen yet
 	}
 }
 
 // Leave says in the cluster that the agent stops in order. It does nothing if the host is not
 // registered.
 func (s *Service) Leave(ctx context.Context) error {
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return nil //nolint:nilerr // without a registration, no other host expects this one
 	}

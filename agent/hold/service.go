@@ -10,7 +10,6 @@
 //	step.go         the steps of a volume that need the cluster
 //	define.go       the definitions that this host needs
 //	definitions.go  the definitions of all shared volumes, for package provision
-//	gone.go         controller calls whose executor is gone
 //	share.go        volumes that change between the scopes host and shared
 //	notice.go       changed definitions, and the questions of other hosts
 //	waiting.go      volumes that wait for another host
@@ -128,6 +127,7 @@ type Service struct {
 	ending  map[string]string // operations of the holds that this host is giving up, by volume
 	strays  map[string]bool   // volumes for which the cluster may show a hold that no record explains
 	again   chan struct{}     // asks Run to register again
+	plugins chan struct{}     // asks for another write of the plugins of this host
 
 	lanes   *lanes
 	lag     lag
@@ -141,7 +141,7 @@ type Service struct {
 func New(o Options) *Service {
 	return &Service{
 		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
-		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1),
+		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1), plugins: make(chan struct{}, 1),
 		lanes: newLanes(), changed: make(chan struct{}, 1),
 		running: context.Background(),
 	}
@@ -164,8 +164,8 @@ func (s *Service) awayWords() string {
 	return fmt.Sprintf("%s, since %s", s.away, s.since.UTC().Format(time.RFC3339))
 }
 
-// asker returns this host for a transaction. It fails while the host is not registered.
-func (s *Service) asker() (shared.Asker, error) {
+// Asker returns this host for a transaction. It fails while the host is not registered.
+func (s *Service) Asker() (shared.Asker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

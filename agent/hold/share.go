@@ -177,7 +177,7 @@ func (d Definitions) Unshare(ctx context.Context, v volume.Volume, operation str
 // CheckOwn refuses storage that this host is about to use on its own, if the cluster has it or is
 // about to share it. If the cluster does not answer, CheckOwn permits the use.
 func (d Definitions) CheckOwn(ctx context.Context, v volume.Volume) error {
-	who, err := d.asker()
+	who, err := d.Asker()
 	if err != nil {
 		return nil // a volume of this host does not depend on the cluster
 	}
@@ -196,7 +196,7 @@ func (d Definitions) CheckOwn(ctx context.Context, v volume.Volume) error {
 // the same id. A volume whose share or unshare was interrupted gets the scope that the cluster shows. If
 // the cluster does not answer, checkOwn permits the claim.
 func (s *Service) checkOwn(ctx context.Context, r volume.Record) error {
-	if _, err := s.asker(); err != nil || r.Held() {
+	if _, err := s.Asker(); err != nil || r.Held() {
 		return nil
 	}
 

@@ -51,7 +51,7 @@ func (s *Service) writeStatus(ctx context.Context, now shared.Status) error {
 	}
 	defer leave()
 
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return err
 	}

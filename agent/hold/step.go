@@ -50,7 +50,7 @@ func (s Steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 
 // acquire gets the hold of this host, or verifies the one that it has.
 func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) volume.Outcome {
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return unsent(volume.Acquire, err)
 	}
@@ -59,7 +59,7 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 	h := r.Node.Hold
 	ask := shared.Ask{
 		Asker: who, Operation: h.Operation, Access: h.Access, Reader: h.Reader,
-		Attach: p.Info.Caps.Attach, NodeID: p.Info.NodeID, Now: time.Now().UTC(),
+		Attach: p.Info.Caps.Attach, NodeID: p.Info.NodeID, Deadline: p.ControllerTimeout, Controller: p.Info.HasController, Now: time.Now().UTC(),
 	}
 
 	id := r.Volume.ID
@@ -95,7 +95,7 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 
 // confirm records the attachment in the cluster.
 func (s *Service) confirm(ctx context.Context, r volume.Record) volume.Outcome {
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return unsent(volume.Confirm, err)
 	}
@@ -114,7 +114,7 @@ func (s *Service) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 		return volume.Outcome{}
 	}
 
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return unsent(volume.GiveUp, err)
 	}
@@ -138,13 +138,13 @@ func (s *Service) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 // announced makes a ControllerPublishVolume or ControllerUnpublishVolume. It announces the call in
 // the cluster before. The admission has already announced the first ControllerPublishVolume.
 func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome {
-	who, err := s.asker()
+	who, err := s.Asker()
 	if err != nil {
 		return unsent(a.Kind, err)
 	}
 
 	announced := shared.AnnouncedCall{
-		Asker: who, Operation: r.Node.Hold.Operation, Call: a.Kind, Target: s.Node, NodeID: a.NodeID, Now: time.Now().UTC(),
+		Asker: who, Operation: r.Node.Hold.Operation, Call: a.Kind, Target: s.Node, NodeID: a.NodeID, Deadline: p.ControllerTimeout, Now: time.Now().UTC(),
 	}
 	if !s.justAdmitted(r, a, announced) {
 		_, err := s.decide(ctx, r.Volume.ID, func(sit shared.Situation) (shared.Txn, error) { return sit.BeginAttachmentCall(announced) })
@@ -157,6 +157,9 @@ func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Actio
 	s.countCall(1)
 	out := s.Host.Do(ctx, r, a, p)
 	s.countCall(-1)
+	if out.Err != nil && out.Err.Unsent && out.Err.Code == volume.CodeNoExecutor {
+		out.Unsent = true // the attachment is as before
+	}
 	if out.Err == nil || out.Err.Uncertain() && !out.Unsent {
 		return out // the call ends with the next step of the volume
 	}

@@ -14,6 +14,9 @@ func (w *worker) addCluster(obs *volume.Observed, r volume.Record) {
 		return
 	}
 	obs.Cluster = w.q.o.Cluster(r)
+	if w.q.o.Borrow != nil {
+		obs.Plugin = w.q.o.Borrow(r.Volume, obs.Plugin)
+	}
 }
 
 // forgetIdle deletes the record of a shared volume that this host no longer uses.

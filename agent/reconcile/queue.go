@@ -68,6 +68,10 @@ type Options struct {
 	// Cluster returns the state of the cluster for a shared volume. It is nil if no cluster is
 	// configured. The queue then leaves shared volumes as they are.
 	Cluster func(volume.Record) volume.Cluster
+
+	// Borrow returns the view of a plugin for a shared volume. If this host has no controller of the
+	// plugin, the view contains the controllers of other hosts. Borrow may be nil.
+	Borrow func(volume.Volume, plugin.View) plugin.View
 	// Idle is called when this host no longer uses a shared volume. It may be nil.
 	Idle func(context.Context, volume.Record) error
 	// Undone is called when a leftover record has no pending calls left. The queue calls it

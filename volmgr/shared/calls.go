@@ -13,13 +13,14 @@ type AnnouncedCall struct {
 	Call      call.Method
 	Target    string // the host whose attachment the call changes; empty for other calls
 	NodeID    string
+	Deadline  time.Duration // of the call
 	Now       time.Time
 }
 
 // value returns the stored form of the call.
 func (c AnnouncedCall) value() Call {
 	return Call{
-		Executor: c.Node, Incarnation: c.Incarnation, Operation: c.Operation, Call: c.Call, Target: c.Target, NodeID: c.NodeID, Since: c.Now,
+		Executor: c.Node, Incarnation: c.Incarnation, Operation: c.Operation, Call: c.Call, Target: c.Target, NodeID: c.NodeID, Since: c.Now, Deadline: c.Deadline,
 	}
 }
 
@@ -36,7 +37,7 @@ func (s Situation) BeginAttachmentCall(c AnnouncedCall) (Txn, error) {
 	}
 
 	hold := s.Hold.Value
-	hold.NodeID, hold.Attachment = c.NodeID, Attaching
+	hold.NodeID, hold.Attachment, hold.By = c.NodeID, Attaching, ""
 	if c.Call == call.ControllerUnpublish {
 		hold.Attachment = Detaching
 	}
@@ -66,6 +67,6 @@ func (s Situation) EndAttachmentCall(who Asker, operation string) (Txn, error) {
 	}
 
 	hold := s.Hold.Value
-	hold.Attachment = Unclear
+	hold.Attachment, hold.By = Unclear, ""
 	return s.txn(who, []Compare{Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}, s.Hold.Put(hold), Delete(s.Call.Key)), nil
 }

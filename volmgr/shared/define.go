@@ -25,6 +25,10 @@ type Place struct {
 	Hold     Entry[Hold]   // of the asking host
 	Users    []Entry[User] // at most two of the users
 
+	// Attaches reports whether the asking host knows that the volumes of a plugin need
+	// ControllerPublishVolume. If it is nil, the host does not know it.
+	Attaches func(pluginID string) bool
+
 	node, id, driver, external string
 }
 
@@ -87,6 +91,7 @@ func (p Place) Define(who Asker, v volume.Volume) (Txn, error) {
 // put returns the operation that stores a definition.
 func (p Place) put(d Definition) Op {
 	d.Volume.Shared = true
+	d.Attach = d.Attach || p.Attaches != nil && p.Attaches(d.Volume.PluginID)
 	d.Deleting = d.Volume.Provision == volume.Deleting
 	return p.Volume.Put(d)
 }

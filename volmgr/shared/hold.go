@@ -16,9 +16,14 @@ type Ask struct {
 	Access    call.AccessMode
 	Reader    bool
 
-	// Attach is set if the volume needs ControllerPublishVolume. NodeID is the CSI node id for it.
-	Attach bool
-	NodeID string
+	// Attach is set if the volume needs ControllerPublishVolume. NodeID is the CSI node id for it, and
+	// Deadline is the time limit of the call.
+	Attach   bool
+	NodeID   string
+	Deadline time.Duration
+
+	// Controller is set if the host knows a controller of the driver, so that Attach is certain.
+	Controller bool
 
 	Now time.Time
 }
@@ -52,8 +57,12 @@ func (s Situation) Admit(a Ask) (Txn, error) {
 	if a.Attach {
 		then = append(then, s.Call.Put(Call{
 			Executor: a.Node, Incarnation: a.Incarnation, Operation: a.Operation,
-			Call: call.ControllerPublish, Target: a.Node, NodeID: a.NodeID, Since: a.Now,
+			Call: call.ControllerPublish, Target: a.Node, NodeID: a.NodeID, Since: a.Now, Deadline: a.Deadline,
 		}))
+	}
+	if def := s.Volume.Value; a.Controller && a.Attach != def.Attach {
+		def.Attach = a.Attach
+		then = append(then, s.Volume.Put(def))
 	}
 
 	use := s.Use.Value
@@ -93,6 +102,8 @@ func (s Situation) checkAdmission(a Ask) error {
 		return volume.Errorf(volume.ErrRefused, "cannot claim volume %q: this host is draining", id).WithRemedy(remedy.Of(remedy.Undrain))
 	case s.Meta.Value.Suspended != "" && writer:
 		return held("the cluster admits no writer until a person has looked: %s", s.Meta.Value.Suspended)
+	case def.Attach && !a.Attach && !a.Controller:
+		return held("volume %q needs %s, and this host knows no controller of driver %s yet", id, call.ControllerPublish, def.Volume.Driver)
 	case s.Hold.Exists():
 		return held("an earlier hold of this host on volume %q is being given up", id)
 	case s.Call.Exists():
@@ -136,7 +147,7 @@ func (s Situation) Confirm(who Asker, operation string) (Txn, error) {
 		return Txn{}, held("the call that attached volume %q to this host was taken over; it is attached again", s.id)
 	}
 
-	hold.Attachment = Attached
+	hold.Attachment, hold.By = Attached, ""
 	return s.txn(who, []Compare{Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}, s.Hold.Put(hold), Delete(s.Call.Key)), nil
 }
 
@@ -170,7 +181,7 @@ func (s Situation) GiveUp(who Asker, operation string, now time.Time) (Txn, erro
 
 	compares := []Compare{Unchanged(s.Use.KV), Unchanged(s.Hold.KV)}
 	var then []Op
-	if s.mine(who) && s.Call.Value.Target == who.Node {
+	if s.mine(who) {
 		compares, then = append(compares, Unchanged(s.Call.KV)), append(then, Delete(s.Call.Key))
 	}
 

@@ -17,6 +17,7 @@
 //	calls/<volume>             the controller call in flight for a volume
 //	tasks/<node>/<volume>      a controller call that another host asks a host to make
 //	fenced/<node>/<incarnation>  the proof that a host with this incarnation cannot write any more
+//	leader                     the host that cleans up first; deleted with its lease
 //	status/<node>              what people see of a host
 //	notices/<volume>           tells the hosts that use a volume that its definition has changed
 //	removed                    the volume that was last removed from the cluster, for events
@@ -42,6 +43,9 @@ const MetaKey = "meta"
 // RemovedKey is the key of Removed. Each removal of a volume overwrites it, and a watch delivers each
 // of them. A key for each removed volume would stay for ever.
 const RemovedKey = "removed"
+
+// LeaderKey is the key of the host that cleans up first. It has a lease, and grants no right.
+const LeaderKey = "leader"
 
 // These are the first components of the other keys.
 const (
@@ -99,10 +103,11 @@ func storageID(driver, external string) string {
 // UseKey returns the key of the mode in force of a volume.
 func UseKey(id string) string { return usesPrefix + volume.KeyComponent(id) }
 
-// Uses returns the span of the modes of all volumes.
+// Uses returns the span of the modes in force of all volumes.
 func Uses() Span { return Prefix(usesPrefix) }
 
-// AllUsers returns the span of the users of all volumes.
+// AllUsers returns the span of all users of all volumes. HoldIDs returns the volume and the host of
+// such a key, in this order.
 func AllUsers() Span { return Prefix(usersPrefix) }
 
 // UserKey returns the key of one user of a volume.
@@ -142,6 +147,9 @@ func TasksOf(node string) Span { return Prefix(tasksPrefix + volume.KeyComponent
 func FencedKey(node string, incarnation uint64) string {
 	return fencedPrefix + volume.KeyComponent(node) + "/" + strconv.FormatUint(incarnation, 10)
 }
+
+// Tasks returns the span of all tasks.
+func Tasks() Span { return Prefix(tasksPrefix) }
 
 // StatusKey returns the key of a host's status.
 func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }

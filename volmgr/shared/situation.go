@@ -133,8 +133,12 @@ func (s Situation) After(t Txn, revision int64) (Situation, error) {
 	return s, errors.Join(errs...)
 }
 
-// mine reports whether the call in flight was made by the asking host.
-func (s Situation) mine(who Asker) bool { return s.Call.Exists() && s.Call.Value.Executor == who.Node }
+// mine reports whether the call in flight was made by the asking host for its own attachment. Calls
+// that the host makes for the storage, or for other hosts, have their own end.
+func (s Situation) mine(who Asker) bool {
+	c := s.Call.Value
+	return s.Call.Exists() && c.Executor == who.Node && c.Target == who.Node && !c.Taken
+}
 
 // guards returns the conditions that every transaction of a host has: the cluster and the host's own
 // key have not changed.

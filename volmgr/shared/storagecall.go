@@ -12,36 +12,20 @@ type StorageCall struct {
 
 	// Alone is set if no host may use the volume during the call.
 	Alone bool
-
-	// Gone is the state of an earlier call whose executor is gone for longer than the call could
-	// take. This call replaces it.
-	Gone *GoneCall
-}
-
-// GoneCall is a call in flight whose executor no longer has the registration under which it made the
-// call.
-type GoneCall struct {
-	Call Entry[Call]
-	Live Entry[Live] // of the executor
-}
-
-// Ended reports whether the executor of a call no longer has the registration under which it made
-// the call. The call itself may still have an effect.
-func (g GoneCall) Ended() bool {
-	return !g.Live.Exists() || g.Live.Value.Incarnation != g.Call.Value.Incarnation
 }
 
 // BeginStorageCall returns the transaction that stores a definition with the intent of a call, and
 // announces the call. The definition may be new. While the call is announced, no other host calls
-// for the volume, and no host gets a hold.
+// for the volume, and no host gets a hold. Package agent/hold/clean ends the call of a host that is
+// gone.
 func (p Place) BeginStorageCall(c StorageCall, d Definition) (Txn, error) {
 	if err := CheckRegistered(p.Meta, p.Node, c.Asker); err != nil {
 		return Txn{}, err
 	}
 
-	replaced := c.Gone != nil && p.Call.Exists() && c.Gone.Call.Mod == p.Call.Mod
+	own := p.Call.Value.Executor == c.Node && !p.Call.Value.attachment()
 	switch {
-	case p.Call.Exists() && p.Call.Value.Executor != c.Node && !replaced:
+	case p.Call.Exists() && !own:
 		return Txn{}, p.busy()
 	case p.Volume.Value.Deleting && c.Call != call.DeleteVolume:
 		return Txn{}, volume.Errorf(volume.ErrRefused, "volume %q is being deleted", p.id)
@@ -55,9 +39,6 @@ func (p Place) BeginStorageCall(c StorageCall, d Definition) (Txn, error) {
 	compares := []Compare{Unchanged(p.Volume.KV), Unchanged(p.Call.KV), Unchanged(p.Use.KV)}
 	if c.Alone {
 		compares = append(compares, NoneIn(Users(p.id)))
-	}
-	if replaced {
-		compares = append(compares, Unchanged(c.Gone.Live.KV))
 	}
 
 	then := append(p.notice(), p.put(d), p.Call.Put(c.value()))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -73,7 +74,8 @@ type Node struct {
 	Machine Machine   `json:"machine,omitzero"`
 	State   NodeState `json:"state"`
 
-	// Since is the time of the last change of State. Until is the end of the state NodeAway.
+	// Since is the time of the last change of State. Until is the end of the state NodeAway. A
+	// draining host whose agent was stopped in order is away until then too, and stays draining.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
 }
@@ -83,6 +85,9 @@ type NodeInfo struct {
 	Version string                `json:"version"`
 	Schema  int                   `json:"schema"` // the newest schema that the host's agent supports
 	Plugins map[string]NodePlugin `json:"plugins,omitempty"`
+
+	// Key is the public key to which other hosts seal the results of tasks.
+	Key []byte `json:"key,omitempty"`
 }
 
 // NodePlugin describes one plugin of a host.
@@ -93,6 +98,24 @@ type NodePlugin struct {
 	Topology   map[string]string `json:"topology,omitempty"`
 	MaxVolumes int64             `json:"max_volumes,omitempty"`
 	Controller bool              `json:"controller,omitempty"` // a controller of the plugin runs on the host
+
+	// Caps are the capabilities of the plugin. Hosts without a controller need those of the
+	// controller service.
+	Caps plugin.Caps `json:"caps,omitzero"`
+
+	// ControllerTimeout is the deadline of a controller call.
+	ControllerTimeout time.Duration `json:"controller_timeout,omitempty"`
+}
+
+// Keeping returns the info with the earlier answers of those plugins that have not answered since the
+// start of the agent. Otherwise such a plugin would look like one without a controller.
+func (n NodeInfo) Keeping(earlier NodeInfo) NodeInfo {
+	for id, p := range n.Plugins {
+		if had, ok := earlier.Plugins[id]; ok && p.Driver == "" {
+			n.Plugins[id] = had
+		}
+	}
+	return n
 }
 
 // Live shows that a host is alive. Its key has the host's lease.
@@ -111,6 +134,10 @@ type Definition struct {
 
 	// Deleting is set while the storage of the volume is deleted. No host gets a hold then.
 	Deleting bool `json:"deleting,omitempty"`
+
+	// Attach is set as soon as a host with a controller knows that the volume needs
+	// ControllerPublishVolume. A host that knows no controller then gets no hold.
+	Attach bool `json:"attach,omitempty"`
 }
 
 // Notice tells the hosts that use a volume that a host has changed its definition.
@@ -165,6 +192,10 @@ type Hold struct {
 	Attachment  Attachment      `json:"attachment,omitempty"`
 	NodeID      string          `json:"node_id,omitempty"` // the CSI node id of the attachment
 	Since       time.Time       `json:"since"`
+
+	// By names the host that has set Attachment to Unclear in place of the holder. It is empty after
+	// every change by the holder itself.
+	By string `json:"by,omitempty"`
 }
 
 // Call is a controller call for a volume that is in flight, or may be.
@@ -175,7 +206,16 @@ type Call struct {
 	Call        call.Method `json:"call"`
 	Target      string      `json:"target,omitempty"`  // the host whose attachment the call changes
 	NodeID      string      `json:"node_id,omitempty"` // the CSI node id of that host
+	Task        string      `json:"task,omitempty"`    // the id of the Task by which another host makes the call
 	Since       time.Time   `json:"since"`
+
+	// Taken is set if the executor makes the call in place of a host that is gone, or of a host without
+	// a hold. The executor itself ends such a call.
+	Taken bool `json:"taken,omitempty"`
+
+	// Deadline is the time limit of the call at its executor. The call may still have an effect for
+	// as long after the executor has ended. 0 means that the executor did not say it.
+	Deadline time.Duration `json:"deadline,omitempty"`
 }
 
 // Entry is one key with its decoded value.

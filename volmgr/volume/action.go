@@ -53,6 +53,10 @@ type Action struct {
 	// After such a call has succeeded, the volume is certainly disconnected.
 	Sure bool
 
+	// Yield is set on a Prove after which the host gives up its hold, although claims want the volume.
+	// The host has made no side under the hold, and no host can attach the volume now.
+	Yield bool
+
 	// Uses holds the sides that a Plan stores as the intent.
 	Uses Uses
 

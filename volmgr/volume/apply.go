@@ -19,7 +19,7 @@ func apply(r Record, a Action, out Outcome) Record {
 	case a.Kind == call.ControllerExpand, a.Kind == call.NodeExpand:
 		return applyExpand(r, a, out)
 	case out.Unsent:
-		return unsentHold(r, a)
+		return unsentHold(r, a, out)
 	}
 
 	switch a.Kind {
@@ -84,7 +84,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 	case Prove:
 		if n.Proven = out.Err == nil; n.Proven && n.Staged == Absent {
 			n.Unseen = nil
-			r = proveHold(markDetached(r, NodeDetached))
+			r = proveHold(markDetached(r, NodeDetached), a.Yield)
 		}
 	}
 

@@ -144,7 +144,7 @@ func (e *CallError) Error() string {
 	if e.Code == CodeHeld {
 		return e.Message
 	}
-	if e.Code != CodeHost && e.Code != CodeUnverified {
+	if e.Code != CodeHost && e.Code != CodeUnverified && e.Code != CodeNoExecutor {
 		words += e.Code + ": "
 	}
 

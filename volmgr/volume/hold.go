@@ -17,6 +17,11 @@ const (
 	GiveUp  call.Method = "give-up-hold" // delete the hold, after a proof of unmount
 )
 
+// CodeNoExecutor is the code of a CallError for a controller call that no host of the cluster can make
+// now. The call was not sent. A host that has only just got its hold gives the hold up, because
+// another host may be able to use the volume.
+const CodeNoExecutor = "NoExecutor"
+
 // CodeHeld is the code of a CallError for an Acquire that another host prevents. The agent retries
 // when that host changes its hold.
 const CodeHeld = "Held"
@@ -120,13 +125,29 @@ func (p upPlanner) holdUp() (chosen, ok bool) {
 	switch {
 	case h.Lost:
 		return false, false // the mounts are undone first
+	case h.usable() && p.unserved() && p.bare():
+		return p.try(Action{Kind: Prove, Yield: true}), false // another host may be able to use the volume
 	case h.usable():
 		return false, true
+	case h.State == Absent && p.unserved():
+		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, call.ControllerPublish)), false
+	case h.State == Absent && p.o.Parked[Action{Kind: call.ControllerPublish}.Key()]:
+		return p.wait(CauseBackoff, "%s failed and is not due yet", call.ControllerPublish), false
 	case h.State == Failed:
 		return p.try(Action{Kind: GiveUp}), false // an earlier GiveUp may still end the hold
 	default:
 		return p.try(Action{Kind: Acquire}), false
 	}
+}
+
+// unserved reports whether no host of the cluster can make the controller calls for the volume, or
+// whether it is not known yet which host can.
+func (p *planner) unserved() bool { return p.o.Plugin.Unasked(call.ControllerPublish) }
+
+// bare reports whether the host has made no side under its hold, and no late effect can make one.
+func (p *planner) bare() bool {
+	n := p.r.Node
+	return n.Attached == Absent && n.Staged == Absent && !p.anyPublished() && len(n.Watches) == 0 && len(n.PendingCalls) == 0
 }
 
 // confirmUp chooses the step that records the attachment in the store. The result ok reports that
@@ -227,11 +248,12 @@ func (r Record) withoutHold() Record {
 }
 
 // proveHold returns the record of a shared volume after a proof of unmount. From now on, the agent
-// may detach the volume, and may give up its hold if the volume is not attached.
-func proveHold(r Record) Record {
+// may detach the volume, and may give up its hold if the volume is not attached. While claims want the
+// volume, it gives up the hold only if yield is set.
+func proveHold(r Record, yield bool) Record {
 	n := &r.Node
-	wanted := func(c Claim) bool { return c.Wanted }
-	if !n.held() || n.Hold.Lost || slices.ContainsFunc(r.Ordered(), wanted) {
+	kept := !yield && slices.ContainsFunc(r.Ordered(), func(c Claim) bool { return c.Wanted })
+	if !n.held() || n.Hold.Lost || kept {
 		return r
 	}
 
@@ -247,9 +269,16 @@ func proveHold(r Record) Record {
 }
 
 // unsentHold returns the record after a step that should detach the volume or give up its hold, but
-// sent nothing. The hold is then as it was before the proof, and serves further claims.
-func unsentHold(r Record, a Action) Record {
+// sent nothing. The hold is then as it was before the proof, and serves further claims. If no host can
+// attach the volume, the host gives up a hold under which nothing was made.
+func unsentHold(r Record, a Action, out Outcome) Record {
 	h := &r.Node.Hold
+	unserved := a.Kind == call.ControllerPublish && out.Err != nil && out.Err.Code == CodeNoExecutor
+	if p := (&planner{r: r, claims: r.Ordered()}); unserved && h.usable() && p.bare() {
+		h.State, h.Before = Failed, Kept{}
+		return r
+	}
+
 	detaches := a.Kind == call.ControllerUnpublish || a.Kind == GiveUp
 	if !detaches || h.Lost || h.Before == (Kept{}) {
 		return r
@@ -365,6 +394,20 @@ func LoseHold(r Record) (Record, []Event) {
 
 	evs := []Event{{Type: EventHoldLost, Volume: r.Volume.ID, Plugin: r.Volume.PluginID, Message: fmt.Sprintf("the cluster no longer shows this host's hold of %s", was.Node.Hold.Since.Format(time.RFC3339))}}
 	return r, append(evs, events(was, r, Action{}, Outcome{})...)
+}
+
+// DoubtAttachment returns the record of a shared volume after another host has ended a controller call
+// for this host, or has seen that the volume is not attached. The result changed is false if the
+// record has another hold, or does not show an attachment. The agent then attaches the volume again
+// before the next NodeStageVolume.
+func DoubtAttachment(r Record, operation string) (now Record, changed bool) {
+	n := &r.Node
+	if n.Hold.Operation != operation || !n.Hold.usable() || n.Attached != Present {
+		return r, false
+	}
+
+	n.Attached, n.Hold.Confirmed = Unknown, false
+	return r, true
 }
 
 // Unexplained returns a record for a hold of this host that no record explains. For example, the

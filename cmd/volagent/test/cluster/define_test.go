@@ -134,6 +134,7 @@ func short(h *harness.Host) {
 func TestCreateSharedCrash(t *testing.T) {
 	etcd := etcdtest.Start(t, 1)
 	a, b := startHost(t, "a", etcd, provisioning), startHost(t, "b", etcd, provisioning)
+	short(a)
 	short(b)
 
 	_, err := csitest.Config{Base: filepath.Join(a.Dir, "p")}.Faults().Add(csitest.Fault{Method: csitest.CreateVolume, KillCaller: csitest.AfterEffect})

@@ -1,0 +1,113 @@
+package clean_test
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/cluster/memory"
+	"github.com/volagent/volagent/agent/hold/clean"
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// put returns the operation that sets a key.
+func put(t *testing.T, key string, value any) shared.Op {
+	t.Helper()
+	raw, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shared.Put(key, raw)
+}
+
+// await waits until a condition is true.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("timed out: %s", what)
+		}
+	}
+}
+
+// TestTakeOver lets two hosts clean up after a host that died during a ControllerPublishVolume. They
+// detach it once by its node id, keep its hold, and end the call and a task that no call names. A
+// contradiction is reported.
+func TestTakeOver(t *testing.T) {
+	store := memory.New().Open("/c/")
+	var unpublished, empty atomic.Int32
+	plugins := call.Handlers{call.ControllerUnpublish: func(_ context.Context, request any) (any, error) {
+		if request.(call.ControllerUnpublishRequest).NodeID != "node-x" {
+			empty.Add(1)
+		}
+		unpublished.Add(1)
+		return call.Nothing{}, nil
+	}}
+	ready := shared.Node{Incarnation: 1, State: shared.NodeReady}
+	txn := shared.Txn{Then: []shared.Op{
+		put(t, shared.MetaKey, shared.Meta{Schema: shared.Schema, ClusterID: "c", Epoch: 1}),
+		put(t, shared.NodeKey("a"), ready), put(t, shared.NodeKey("b"), ready), put(t, shared.NodeKey("x"), ready),
+		put(t, shared.LiveKey("a"), shared.Live{}), put(t, shared.LiveKey("b"), shared.Live{}), put(t, shared.LiveKey("x"), shared.Live{}),
+		put(t, shared.VolumeKey("v"), shared.Definition{Volume: volume.Volume{ID: "v", PluginID: "p", Driver: "d", ExternalID: "e", Provision: volume.Provisioned}}),
+		put(t, shared.HoldKey("x", "v"), shared.Hold{Operation: "o", Attachment: shared.Attaching, NodeID: "node-x"}),
+		put(t, shared.CallKey("v"), shared.Call{Executor: "x", Incarnation: 1, Operation: "o", Call: call.ControllerPublish, Target: "x", NodeID: "node-x"}),
+		put(t, shared.TaskKey("a", "w"), shared.Task{ID: "old", Requester: "x"}),
+		put(t, shared.UseKey("v"), shared.Use{Access: call.SingleNodeWriter, Holder: "ghost"}),
+	}}
+	if _, err := store.Do(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all []*clean.Cleaner
+	for _, name := range []string{"a", "b"} {
+		c := clean.New(clean.Options{
+			Store: store, Node: name, Asker: func() (shared.Asker, error) { return shared.Asker{Node: name, Incarnation: 1}, nil },
+			View: func(string) plugin.View {
+				return plugin.View{Known: true, Ready: true, ControllerTimeout: 50 * time.Millisecond, Info: plugin.Info{Driver: "d", HasController: true}}
+			},
+			Plugin:  func(volume.Volume, call.Method) (call.Caller, error) { return plugins, nil },
+			Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
+			Every:   20 * time.Millisecond, TTL: time.Second, Log: hclog.NewNullLogger(),
+		})
+		go c.Run(ctx)
+		all = append(all, c)
+	}
+
+	get := func(key string) (kvs []shared.KV) {
+		page, err := store.Range(t.Context(), shared.Span{Key: key}, 1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return page.KVs
+	}
+	await(t, "the old task is deleted, and the ghost is reported", func() bool {
+		return len(get(shared.TaskKey("a", "w"))) == 0 && len(all[0].Findings())+len(all[1].Findings()) == 1
+	})
+	if all[0].Elected() == all[1].Elected() {
+		t.Error("not exactly one host is elected")
+	}
+	if unpublished.Load() != 0 {
+		t.Fatal("the call of a living host was taken over")
+	}
+
+	if _, err := store.Do(t.Context(), shared.Txn{Then: []shared.Op{shared.Delete(shared.LiveKey("x"))}}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the call is ended", func() bool { return len(get(shared.CallKey("v"))) == 0 })
+	hold, err := shared.Decode[shared.Hold](get(shared.HoldKey("x", "v"))[0])
+	if err != nil || hold.Value.Attachment != shared.Unclear {
+		t.Errorf("the hold is %+v, %v", hold.Value, err)
+	}
+	if unpublished.Load() != 1 || empty.Load() != 0 {
+		t.Errorf("%d calls, %d of them for another node", unpublished.Load(), empty.Load())
+	}
+}

@@ -1,0 +1,140 @@
+package clean
+
+import (
+	"context"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/shared"
+)
+
+// leader is the value of the key of the elected host.
+type leader struct {
+	Node string `json:"node"`
+
+	// Asks counts how often the elected host has asked the others for a pass.
+	Asks int `json:"asks,omitempty"`
+}
+
+// campaign takes part in the election until ctx ends. While this host is elected, it watches which
+// hosts are alive.
+func (c *Cleaner) campaign(ctx context.Context) {
+	for ; ctx.Err() == nil; pause(ctx, c.TTL/5) {
+		lease, won := c.stand(ctx)
+		if !won {
+			continue
+		}
+
+		c.setElected(true, lease)
+		c.lead(ctx, lease)
+		c.setElected(false, 0)
+		_ = c.Store.Revoke(context.WithoutCancel(ctx), lease) // otherwise the lease ends by itself
+	}
+}
+
+// stand tries to become the elected host. If another host is elected, it waits until that host is
+// not elected any more.
+func (c *Cleaner) stand(ctx context.Context) (lease shared.Lease, won bool) {
+	key := shared.Span{Key: shared.LeaderKey}
+	page, err := c.Store.Range(ctx, key, 1, 0)
+	if err != nil {
+		return 0, false
+	}
+	if len(page.KVs) > 0 {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		for evs := range c.Store.Watch(ctx, []shared.Span{key}, page.Revision+1) {
+			over := len(evs.Changes) > 0 && evs.Changes[len(evs.Changes)-1].Deleted
+			if evs.Err != nil || over {
+				break
+			}
+			if len(evs.Changes) > 0 {
+				c.Wake() // the elected host asks for a pass
+			}
+		}
+		return 0, false
+	}
+
+	lease, err = c.Store.Grant(ctx, c.TTL)
+	if err != nil {
+		return 0, false
+	}
+	value := shared.Entry[leader]{}.Encode(leader{Node: c.Node})
+	res, err := c.Store.Do(ctx, shared.Txn{
+		If: []shared.Compare{shared.Absent(shared.LeaderKey)}, Then: []shared.Op{shared.PutLeased(shared.LeaderKey, value, lease)},
+	})
+	if err != nil || !res.Done {
+		_ = c.Store.Revoke(context.WithoutCancel(ctx), lease)
+		return 0, false
+	}
+	return lease, true
+}
+
+// lead renews the lease and follows the live hosts, until the lease is lost or ctx ends.
+func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	go func() {
+		for ; ctx.Err() == nil; pause(ctx, c.TTL/5) {
+			page, err := c.Store.Range(ctx, shared.Lives(), 1, 0)
+			if err != nil {
+				continue
+			}
+			c.Wake() // hosts may have come and gone before this revision
+			for range c.Store.Watch(ctx, []shared.Span{shared.Lives()}, page.Revision+1) {
+				c.Wake()
+			}
+		}
+	}()
+
+	for renewed := time.Now(); time.Since(renewed) < c.TTL && ctx.Err() == nil; pause(ctx, c.TTL/5) {
+		if _, err := c.Store.Renew(ctx, lease); err == nil {
+			renewed = time.Now()
+		}
+	}
+}
+
+// askOthers asks all other hosts for a pass, because this host has no controller for a call.
+func (c *Cleaner) askOthers(ctx context.Context) {
+	page, err := c.Store.Range(ctx, shared.Span{Key: shared.LeaderKey}, 1, 0)
+	if err != nil || len(page.KVs) == 0 {
+		return
+	}
+	e, err := shared.Decode[leader](page.KVs[0])
+	c.mu.Lock()
+	lease := c.lease
+	c.mu.Unlock()
+	if err != nil || e.Value.Node != c.Node || lease == 0 {
+		return
+	}
+
+	e.Value.Asks++
+	_, err = c.Store.Do(ctx, shared.Txn{
+		If: []shared.Compare{shared.Unchanged(e.KV)}, Then: []shared.Op{shared.PutLeased(e.Key, e.Encode(e.Value), lease)},
+	})
+	if err != nil {
+		c.Log.Warn("cannot ask the other hosts to end a call; they do it at their next pass", "error", err)
+	}
+}
+
+// setElected records whether this host is elected, and its lease.
+func (c *Cleaner) setElected(elected bool, lease shared.Lease) {
+	c.mu.Lock()
+	c.elected, c.lease = elected, lease
+	if !elected {
+		c.findings = nil
+	}
+	c.mu.Unlock()
+
+	if elected {
+		c.Log.Debug("this host cleans up in the cluster")
+	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

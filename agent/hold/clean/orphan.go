@@ -1,0 +1,97 @@
+package clean
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/shared"
+)
+
+// orphan ends one call if its executor has been gone for one deadline of the call. It returns how long
+// it must still wait, or 0.
+func (c *Cleaner) orphan(ctx context.Context, who shared.Asker, e shared.Entry[shared.Call], live map[string]bool) time.Duration {
+	one := e.Value
+	switch {
+	case one.TakenOver(c.Node):
+		return c.resume(ctx, who, e)
+	case one.Forsaken(who):
+		return c.endOwn(ctx, who, e)
+	case live[one.Executor] || one.Executor == c.Node:
+		delete(c.gone, e.Key)
+		return 0
+	}
+
+	if left := c.patience(e); left > 0 {
+		return left
+	}
+
+	id, _ := shared.LastID(e.Key)
+	def, ok, err := c.definition(ctx, id)
+	if err != nil {
+		return c.retry()
+	}
+	if ok && one.Target != c.Node && !c.able(def, one) {
+		if c.Elected() && !c.asked[e.Key] {
+			c.asked[e.Key] = true
+			c.askOthers(ctx)
+		}
+		return 0 // a host with a controller does it
+	}
+
+	if c.takeOver(ctx, who, id, one) {
+		return c.retry()
+	}
+	return 0
+}
+
+// patience returns how long a call whose executor is gone may still have an effect.
+func (c *Cleaner) patience(e shared.Entry[shared.Call]) time.Duration {
+	had, ok := c.gone[e.Key]
+	if !ok || had.executor != e.Value.Executor || had.mod != e.Mod {
+		had = absence{executor: e.Value.Executor, mod: e.Mod, since: time.Now()}
+		c.gone[e.Key] = had
+	}
+	return deadline(e.Value) - time.Since(had.since)
+}
+
+// resume ends a call that an earlier pass has taken over, and has not ended.
+func (c *Cleaner) resume(ctx context.Context, who shared.Asker, e shared.Entry[shared.Call]) time.Duration {
+	id, _ := shared.LastID(e.Key)
+	if e.Value.Incarnation < who.Incarnation && c.late[e.Key].IsZero() {
+		c.late[e.Key] = time.Now().Add(deadline(e.Value)) // the call of an earlier agent may still take effect
+	}
+	if left := time.Until(c.late[e.Key]); left > 0 {
+		return left
+	}
+
+	c.finish(ctx, who, id, e.Value)
+	return c.retry()
+}
+
+// endOwn ends a storage call of an earlier agent of this host.
+func (c *Cleaner) endOwn(ctx context.Context, who shared.Asker, e shared.Entry[shared.Call]) time.Duration {
+	if left := c.patience(e); left > 0 {
+		return left
+	}
+
+	id, _ := shared.LastID(e.Key)
+	o, err := c.orphanOf(ctx, id, e.Value)
+	if err != nil {
+		return c.retry()
+	}
+	txn, err := o.EndOwn(who)
+	if errors.Is(err, shared.ErrNotOrphan) {
+		return 0
+	}
+	if err == nil {
+		_, err = shared.DoSure(ctx, c.Store, txn)
+	}
+	if err != nil {
+		c.Log.Warn("cannot end a call of an earlier agent; it is tried again", "volume", id, "call", e.Value.Call, "error", err)
+	}
+	return c.retry()
+}
+
+// retry returns the wait before another try of a step that may have failed.
+func (c *Cleaner) retry() time.Duration { return c.Every / 10 }

@@ -1,0 +1,126 @@
+package clean
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// rangePage is the number of keys in one page of a long read.
+const rangePage = 500
+
+// each calls fn for each key of a span.
+func each[T any](ctx context.Context, s shared.Store, span shared.Span, fn func(shared.Entry[T]) error) error {
+	for {
+		page, err := s.Range(ctx, span, rangePage, 0)
+		if err != nil {
+			return err
+		}
+		for _, kv := range page.KVs {
+			e, err := shared.Decode[T](kv)
+			if err != nil {
+				return err
+			}
+			if err := fn(e); err != nil {
+				return err
+			}
+			span.Key = kv.Key + "\x00"
+		}
+		if !page.More {
+			return nil
+		}
+	}
+}
+
+// pass ends the calls and tasks of hosts that are gone. It returns when the next call is due, or 0.
+func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
+	who, err := c.Asker()
+	if err != nil {
+		return 0, err
+	}
+
+	live := map[string]bool{}
+	if err := each(ctx, c.Store, shared.Lives(), func(e shared.Entry[shared.Live]) error {
+		node, _ := shared.LastID(e.Key)
+		live[node] = true
+		return nil
+	}); err != nil {
+		return 0, err
+	}
+
+	c.mu.Lock()
+	c.live = len(live)
+	c.mu.Unlock()
+
+	seen := map[string]bool{}
+	err = each(ctx, c.Store, shared.Calls(), func(e shared.Entry[shared.Call]) error {
+		seen[e.Key] = true
+		wait := c.orphan(ctx, who, e, live)
+		if wait > 0 && (due == 0 || wait < due) {
+			due = wait
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return due, err
+	}
+	c.forget(seen)
+
+	if !c.Elected() {
+		return due, nil
+	}
+	if err := c.endTasks(ctx, who); err != nil {
+		return due, err
+	}
+	if err := c.comparePublished(ctx, who); err != nil {
+		return due, err
+	}
+	return due, c.examine(ctx)
+}
+
+// forget forgets the calls that have ended.
+func (c *Cleaner) forget(seen map[string]bool) {
+	maps.DeleteFunc(c.gone, func(key string, _ absence) bool { return !seen[key] })
+	maps.DeleteFunc(c.late, func(key string, _ time.Time) bool { return !seen[key] })
+	maps.DeleteFunc(c.asked, func(key string, _ bool) bool { return !seen[key] })
+}
+
+// definition reads the definition of a volume.
+func (c *Cleaner) definition(ctx context.Context, id string) (v volume.Volume, ok bool, err error) {
+	page, err := c.Store.Range(ctx, shared.Span{Key: shared.VolumeKey(id)}, 1, 0)
+	if err != nil || len(page.KVs) == 0 {
+		return v, false, err
+	}
+	e, err := shared.Decode[shared.Definition](page.KVs[0])
+	v = e.Value.Volume
+	v.Shared = true
+	return v, err == nil, err
+}
+
+// endTasks deletes the tasks for which no announced call waits.
+func (c *Cleaner) endTasks(ctx context.Context, who shared.Asker) error {
+	return each(ctx, c.Store, shared.Tasks(), func(t shared.Entry[shared.Task]) error {
+		executor, id, ok := shared.HoldIDs(t.Key)
+		if !ok {
+			return nil
+		}
+		res, err := c.Store.Do(ctx, shared.Txn{Then: shared.ErrandReads(c.Node, executor, id)})
+		if err != nil {
+			return err
+		}
+		e, err := shared.ParseErrand(c.Node, executor, id, res)
+		if err != nil || e.Valid() {
+			return err
+		}
+
+		txn, err := e.Withdraw(who)
+		if err != nil || len(txn.Then) == 0 {
+			return err
+		}
+		_, err = c.Store.Do(ctx, txn) // if the task has changed, the next pass looks again
+		return err
+	})
+}

@@ -1,0 +1,234 @@
+package task
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// follow makes the calls that the tasks of this host ask for, until ctx ends.
+func (s *Service) follow(ctx context.Context) {
+	own := shared.TasksOf(s.Node)
+	for ; ctx.Err() == nil; pause(ctx, s.Every) {
+		page, err := s.Store.Range(ctx, own, 1, 0)
+		if err != nil {
+			continue
+		}
+		if err := s.each(ctx, own, func(kv shared.KV) error { s.begin(ctx, kv.Key); return nil }); err != nil {
+			continue
+		}
+
+		for evs := range s.Store.Watch(ctx, []shared.Span{own}, page.Revision+1) {
+			for _, c := range evs.Changes {
+				if !c.Deleted {
+					s.begin(ctx, c.Key)
+				}
+			}
+		}
+	}
+}
+
+// begin starts a task unless this host works on a task for the same volume.
+func (s *Service) begin(ctx context.Context, key string) {
+	_, id, ok := shared.HoldIDs(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !ok || s.running[id] {
+		return
+	}
+
+	s.running[id] = true
+	s.tasks.Go(func() {
+		for tries := 0; ctx.Err() == nil; tries++ {
+			err := s.execute(ctx, id)
+			if err == nil {
+				break
+			}
+			if tries == 0 {
+				s.Log.Warn("cannot make a controller call for another host; it is tried again", "volume", id, "error", err)
+			}
+			pause(ctx, s.Every)
+		}
+
+		s.mu.Lock()
+		delete(s.running, id)
+		s.mu.Unlock()
+	})
+}
+
+// execute works on the task for a volume until there is none. It returns an error if it must be
+// called again.
+func (s *Service) execute(ctx context.Context, id string) error {
+	for {
+		who, err := s.Asker()
+		if err != nil {
+			return err
+		}
+		e, err := s.read(ctx, s.Node, id)
+		if err != nil {
+			return err
+		}
+
+		t := e.Task.Value
+		switch {
+		case !e.Task.Exists() || e.Valid() && t.Result != nil:
+			return nil // a new task arrives with an event
+		case !e.Valid():
+			_, err = s.decide(ctx, s.Node, id, func(e shared.Errand) (shared.Txn, error) {
+				if e.Valid() {
+					return shared.Txn{}, nil
+				}
+				return e.Withdraw(who)
+			})
+		case e.Taken():
+			// An earlier agent has taken the task. Its call may still take effect within one deadline.
+			pause(ctx, deadline(e.Call.Value.Deadline))
+			err = s.finish(ctx, id, t.ID, shared.TaskResult{Failed: &shared.TaskError{
+				Code: volume.CodeUnavailable, Message: fmt.Sprintf("the agent of host %q was restarted during the call", s.Node), Retry: volume.RetryBackoff,
+			}})
+		default:
+			err = s.perform(ctx, who, e)
+		}
+		if err != nil && !errors.Is(err, shared.ErrTaskOver) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the next agent ends the task
+		}
+	}
+}
+
+// perform takes a task, makes its call and returns the result.
+func (s *Service) perform(ctx context.Context, who shared.Asker, e shared.Errand) error {
+	v, t := e.Volume.Value.Volume, e.Task.Value
+	v.Shared = true
+	id := t.ID
+
+	p, request, err := s.prepare(v, t)
+	if err != nil {
+		_, err = s.decide(ctx, s.Node, v.ID, func(now shared.Errand) (shared.Txn, error) {
+			if now.Task.Value.ID != id {
+				return shared.Txn{}, shared.ErrTaskOver
+			}
+			return now.Decline(who, err.Error())
+		})
+		return err
+	}
+
+	mine := false
+	if _, err = s.decide(ctx, s.Node, v.ID, func(now shared.Errand) (shared.Txn, error) {
+		if mine = now.Taken() && now.Task.Value.ID == id; mine {
+			return shared.Txn{}, nil // an earlier transaction with a lost answer has taken it
+		}
+		if now.Task.Value.ID != id {
+			return shared.Txn{}, shared.ErrTaskOver
+		}
+		return now.Take(who, deadline(s.View(v.PluginID).ControllerTimeout), time.Now().UTC())
+	}); err != nil {
+		return err
+	}
+
+	answer, err := p.Call(ctx, t.Call, request)
+	return s.finish(ctx, v.ID, id, s.result(ctx, t, answer, err))
+}
+
+// prepare returns the client and the request for a call. It fails if this host cannot make the call,
+// or cannot resolve all secrets of the volume.
+func (s *Service) prepare(v volume.Volume, t shared.Task) (call.Caller, any, error) {
+	if view := s.View(v.PluginID); !view.ReadyFor(t.Call) || !view.Info.HasController {
+		return nil, nil, errors.New(view.Lacks(v.PluginID, t.Call))
+	}
+	if v.ID == "" || t.NodeID == "" {
+		return nil, nil, errors.New("the task names no volume or no node")
+	}
+	secrets, err := s.Secrets(v)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	var request any
+	switch {
+	case t.Call == call.ControllerUnpublish:
+		request = call.ControllerUnpublishRequest{ExternalID: v.ExternalID, NodeID: t.NodeID, Secrets: secrets}
+	case t.Call == call.ControllerPublish && t.Publish != nil:
+		request = call.ControllerPublishRequest{
+			ExternalID: v.ExternalID, NodeID: t.NodeID, Capability: t.Publish.Capability, FSType: t.Publish.FSType, MountFlags: t.Publish.MountFlags,
+			MountGroup: t.Publish.MountGroup, ReadOnly: t.Publish.ReadOnly, VolumeContext: v.Context, Secrets: secrets,
+		}
+	default:
+		return nil, nil, fmt.Errorf("this release makes no call %s for other hosts", t.Call)
+	}
+
+	p, err := s.Plugin(v, t.Call)
+	return p, request, err
+}
+
+// result returns the result of a call, with the publish context sealed to the requester.
+func (s *Service) result(ctx context.Context, t shared.Task, answer any, err error) shared.TaskResult {
+	failed := func(err error) shared.TaskResult {
+		ce := volume.HostError(string(t.Call), err)
+		ce.Answered = false
+		_ = errors.As(err, &ce)
+		return shared.TaskResult{Failed: &shared.TaskError{Code: ce.Code, Message: ce.Message, Retry: ce.Retry, Answered: ce.Answered}}
+	}
+	if err != nil {
+		return failed(err)
+	}
+	publishContext, ok := answer.(map[string]string)
+	if !ok || t.Call == call.ControllerUnpublish {
+		return shared.TaskResult{}
+	}
+
+	raw, err := json.Marshal(publishContext)
+	if err != nil {
+		return failed(err)
+	}
+	key, err := s.key(ctx, t.Requester)
+	if err != nil {
+		return failed(err)
+	}
+	sealed, err := s.Box.Seal(raw, key)
+	if err != nil {
+		return failed(err)
+	}
+	return shared.TaskResult{Sealed: sealed}
+}
+
+// key reads the public key of a host.
+func (s *Service) key(ctx context.Context, node string) ([]byte, error) {
+	page, err := s.Store.Range(ctx, shared.Span{Key: shared.NodeInfoKey(node)}, 1, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(page.KVs) == 0 {
+		return nil, fmt.Errorf("host %q has no public key in the cluster", node)
+	}
+	info, err := shared.Decode[shared.NodeInfo](page.KVs[0])
+	return info.Value.Key, err
+}
+
+// finish writes the result of a task, and gives the announced call back. It repeats that until etcd
+// has answered, because no other host may make a call for the volume before.
+func (s *Service) finish(ctx context.Context, id, task string, r shared.TaskResult) error {
+	for {
+		who, err := s.Asker()
+		if err == nil {
+			_, err = s.decide(ctx, s.Node, id, func(e shared.Errand) (shared.Txn, error) {
+				if e.Task.Value.ID != task || e.Valid() && e.Task.Value.Result != nil {
+					return shared.Txn{}, nil
+				}
+				return e.Return(who, r)
+			})
+		}
+		if err == nil || errors.Is(err, shared.ErrTaskOver) || ctx.Err() != nil {
+			return err
+		}
+		pause(ctx, s.Every)
+	}
+}

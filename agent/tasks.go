@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"path/filepath"
+
+	"github.com/volagent/volagent/agent/hold/clean"
+	"github.com/volagent/volagent/agent/hold/task"
+	"github.com/volagent/volagent/agent/secret"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// connectTasks creates the services by which hosts make controller calls for each other, and end what
+// hosts that are gone have left unfinished.
+func (a *Agent) connectTasks(store shared.Store) error {
+	box, err := secret.OpenBox(filepath.Join(a.c.DataDir, "task.key"))
+	if err != nil {
+		return err
+	}
+
+	a.box = box
+	a.tasks = task.New(task.Options{
+		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,
+		Box: box, PeersChanged: a.wakeShared, Log: a.log.Named("cluster"),
+	})
+	a.cleaner = clean.New(clean.Options{
+		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,
+		Log: a.log.Named("cluster"),
+	})
+	a.changes.subscribe(func(supervisor.Change) { a.holds.PluginsChanged() })
+	return nil
+}
+
+// wakeShared makes the queue look at all shared volumes again.
+func (a *Agent) wakeShared() {
+	for _, r := range a.db.Volumes() {
+		if r.Volume.Shared {
+			a.queue.Wake(r.Volume.ID)
+		}
+	}
+}
+
+// forStep returns the client that makes the call of one step. Another host makes the controller
+// calls for a shared volume if the plugin of this host has no controller.
+func (a *Agent) forStep(v volume.Volume, k call.Method) (call.Caller, error) {
+	if a.tasks != nil && v.Shared && k.Service() == call.Controller && task.Needed(a.plugins.View(v.PluginID)) {
+		return task.Remote{Service: a.tasks, Volume: v}, nil
+	}
+	return a.plugins.ForStep(v, k)
+}

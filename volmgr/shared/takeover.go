@@ -1,0 +1,154 @@
+package shared
+
+import (
+	"errors"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Orphan contains the keys that decide about a call whose executor is gone.
+type Orphan struct {
+	Meta     Entry[Meta]
+	Node     Entry[Node] // the host that decides
+	Call     Entry[Call]
+	Executor Entry[Live]
+	Target   Entry[Live]
+	Hold     Entry[Hold] // of the call's target
+
+	node, id, executor, target string
+}
+
+// OrphanReads returns the operations that read an Orphan. The executor and the target are those of
+// the call as an earlier read has shown it.
+func OrphanReads(node, id string, c Call) []Op {
+	return []Op{
+		Get(MetaKey), Get(NodeKey(node)), Get(CallKey(id)), Get(LiveKey(c.Executor)), Get(LiveKey(c.Target)), Get(HoldKey(c.Target, id)),
+	}
+}
+
+// ParseOrphan decodes the results of the operations from OrphanReads.
+func ParseOrphan(node, id string, c Call, res Result) (Orphan, error) {
+	o, reads := Orphan{node: node, id: id, executor: c.Executor, target: c.Target}, res.Reads
+	if len(reads) != len(OrphanReads(node, id, c)) {
+		return o, volume.Errorf(volume.ErrInvalid, "etcd has answered %d reads of the call for volume %q", len(reads), id)
+	}
+
+	var errs []error
+	o.Meta = entry[Meta](MetaKey, reads[0], &errs)
+	o.Node = entry[Node](NodeKey(node), reads[1], &errs)
+	o.Call = entry[Call](CallKey(id), reads[2], &errs)
+	o.Executor = entry[Live](LiveKey(c.Executor), reads[3], &errs)
+	o.Target = entry[Live](LiveKey(c.Target), reads[4], &errs)
+	o.Hold = entry[Hold](HoldKey(c.Target, id), reads[5], &errs)
+	return o, errors.Join(errs...)
+}
+
+// ErrNotOrphan means that a call needs no other host: it has ended, its executor is alive, or its
+// target is alive and ends it.
+var ErrNotOrphan = volume.Errorf(volume.ErrRefused, "the call is not left behind")
+
+// attachment reports whether the call changes an attachment. Its target and its node id are then
+// known.
+func (c Call) attachment() bool {
+	return c.Call == call.ControllerPublish || c.Call == call.ControllerUnpublish
+}
+
+// TakeOverCall returns the transaction by which a host takes over a call of a host that is gone. The
+// caller has seen that the executor was not alive for one deadline of the call.
+//
+// If the call changes an attachment, the host next calls ControllerUnpublishVolume for the call's
+// target, whatever the call was, and then EndTakenOver. The hold of the target stays. Any other
+// call only ends: the definition still says what is not finished, and the call is repeated by the
+// next host that needs it.
+func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
+	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
+		return Txn{}, err
+	}
+
+	c := o.Call.Value
+	same := o.Call.Exists() && c.Executor == o.executor && c.Target == o.target
+	served := o.Target.Exists() && o.Hold.Exists() // the record of the target explains the call
+	if !same || c.Executor == who.Node || o.Executor.Exists() || served {
+		return Txn{}, ErrNotOrphan
+	}
+
+	compares := []Compare{Unchanged(o.Call.KV), Absent(o.Executor.Key)}
+	if !c.attachment() {
+		return o.txn(compares, Delete(o.Call.Key)), nil
+	}
+	if c.NodeID == "" || c.Target == "" {
+		return Txn{}, volume.Errorf(volume.ErrRefused, "the call %s of host %q for volume %q names no node; nothing can be detached safely", c.Call, c.Executor, o.id).
+			WithHint("when the host is back, its agent ends the call")
+	}
+
+	c.Executor, c.Incarnation, c.Call, c.Task, c.Since, c.Taken = who.Node, who.Incarnation, call.ControllerUnpublish, "", now, true
+	return o.txn(append(compares, Unchanged(o.Target.KV), Unchanged(o.Hold.KV)), o.Call.Put(c)), nil
+}
+
+// Reclaim returns the transaction by which the target of a call takes it back from an executor that is
+// gone, under the same condition as TakeOverCall. The outcome of the call is unknown. The target's
+// own record then leads to ControllerUnpublishVolume.
+func (o Orphan) Reclaim(who Asker) (Txn, error) {
+	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
+		return Txn{}, err
+	}
+
+	c := o.Call.Value
+	same := o.Call.Exists() && c.Executor == o.executor && c.Executor != who.Node
+	if !same || o.Executor.Exists() || c.Target != who.Node || !o.Hold.Exists() {
+		return Txn{}, ErrNotOrphan
+	}
+
+	c.Executor, c.Incarnation, c.Task, c.Taken = who.Node, who.Incarnation, "", false
+	return o.txn([]Compare{Unchanged(o.Call.KV), Absent(o.Executor.Key)}, o.Call.Put(c)), nil
+}
+
+// EndOwn returns the transaction that ends a storage call which an earlier agent of the host made. The
+// caller has waited for one deadline of the call since it saw the call. The definition still says what
+// is not finished. The record of the host ends calls for its own attachments.
+func (o Orphan) EndOwn(who Asker) (Txn, error) {
+	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
+		return Txn{}, err
+	}
+
+	if !o.Call.Exists() || !o.Call.Value.Forsaken(who) {
+		return Txn{}, ErrNotOrphan
+	}
+	return o.txn([]Compare{Unchanged(o.Call.KV)}, Delete(o.Call.Key)), nil
+}
+
+// Forsaken reports whether the call is a storage call of an earlier agent of the host.
+func (c Call) Forsaken(who Asker) bool {
+	return c.Executor == who.Node && c.Incarnation < who.Incarnation && !c.attachment()
+}
+
+// EndTakenOver returns the transaction that ends a call which the host has taken over. The state of
+// the target's attachment is then unknown, so the target attaches the volume anew when it returns.
+func (o Orphan) EndTakenOver(who Asker) (Txn, error) {
+	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
+		return Txn{}, err
+	}
+	if !o.Call.Exists() || !o.Call.Value.TakenOver(who.Node) || o.Call.Value.Target != o.target {
+		return Txn{}, ErrNotOrphan
+	}
+
+	compares, then := []Compare{Unchanged(o.Call.KV), Unchanged(o.Hold.KV)}, []Op{Delete(o.Call.Key)}
+	if o.Hold.Exists() && o.Hold.Value.Attachment != "" {
+		hold := o.Hold.Value
+		hold.Attachment, hold.By = Unclear, who.Node
+		then = append(then, o.Hold.Put(hold))
+	}
+	return o.txn(compares, then...), nil
+}
+
+// TakenOver reports whether the host makes the call in place of its target. A new agent of the host,
+// or the next look of the same one, ends such a call.
+func (c Call) TakenOver(node string) bool { return c.Executor == node && c.Taken }
+
+// txn returns a transaction that reads the orphan anew if a condition is false.
+func (o Orphan) txn(compares []Compare, then ...Op) Txn {
+	compares = append([]Compare{Unchanged(o.Meta.KV), Unchanged(o.Node.KV)}, compares...)
+	return Txn{If: compares, Then: then, Else: OrphanReads(o.node, o.id, Call{Executor: o.executor, Target: o.target})}
+}
