@@ -66,7 +66,7 @@ func newPair(t *testing.T) *pair {
 		t.Fatal(err)
 	}
 	p.do(put(t, shared.NodeInfoKey("r"), shared.NodeInfo{Version: "1", Plugins: map[string]shared.NodePlugin{"p": {Driver: "d"}}, Key: box.PublicKey()}))
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx := t.Context()
 	for _, node := range []string{"r", "x"} {
 		s := task.New(task.Options{
 			Store: p.store, Node: node, Asker: func() (shared.Asker, error) { return shared.Asker{Node: node, Incarnation: 1}, nil },
@@ -89,7 +89,7 @@ func newPair(t *testing.T) *pair {
 		})
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
-		t.Cleanup(func() { cancel(); <-done })
+		t.Cleanup(func() { <-done }) // the test's context ends before
 		if node == "r" {
 			p.r = s
 		}
