@@ -13,7 +13,7 @@ import (
 )
 
 // hostA is the host that asks in the tests of definitions.
-var hostA = Asker{Node: "a", Incarnation: 3}
+var hostA = Asker{Node: "a", Incarnation: 3, Era: Era{Epoch: 1}}
 
 // newPlace returns a place in a cluster with host a and without the volume "db".
 func newPlace(change ...func(*Place)) Place {
