@@ -63,7 +63,8 @@ func newSite(t *testing.T, names ...string) *site {
 		n.holds = hold.New(hold.Options{
 			Store: n.store, Endpoints: "memory", Node: name, Boot: "boot", Records: n, Wake: func(string) {}, Reachable: func() {},
 			StagingPath: func(_, id string) string { return "/s/" + id }, Uses: func(driver, external string) string { return n.Uses(driver, external) },
-			Status: func() shared.Status { return shared.Status{} }, Draining: func() bool { return false }, Concerned: func(string) bool { return true }, Admitted: func(time.Duration) {},
+			Concerned: func(string) bool { return false },
+			Status:    func() shared.Status { return shared.Status{} }, Draining: func() bool { return false }, Admitted: func(time.Duration) {},
 			Events: func(...volume.Event) {}, Log: hclog.NewNullLogger(),
 		})
 		o := n.options()

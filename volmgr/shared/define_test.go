@@ -158,7 +158,7 @@ func TestDefine(t *testing.T) {
 	undefine := func(operation string) func(Place) (Txn, error) {
 		return func(p Place) (Txn, error) { return p.Undefine(hostA, operation) }
 	}
-	removal := ops("-"+volumeKey, "-"+useKey, "-"+callKey, "-"+noticeKey, "-"+externalKey)
+	removal := ops("-"+volumeKey, "-"+useKey, "-"+callKey, "-"+noticeKey, "-"+externalKey, "+"+RemovedKey)
 	unfinished := func(p *Place) { defined(p); p.external = ""; p.External = Entry[Claimed]{} }
 
 	for name, d := range map[string]decision{
@@ -172,7 +172,7 @@ func TestDefine(t *testing.T) {
 		"redefine, unregistered":      {state: with(defined, unregistered), do: redefine, kind: ErrUnregistered},
 		"redefine nothing":            {do: redefine, kind: volume.ErrNotFound, words: `no volume "db"`},
 		"undefine":                    {state: with(defined), do: undefine(""), keys: removal, needs: []string{volumeKey, useKey, callKey, externalKey, Users("db").Key}},
-		"undefine without storage":    {state: with(unfinished), do: undefine(""), keys: ops("-"+volumeKey, "-"+useKey, "-"+callKey, "-"+noticeKey)},
+		"undefine without storage":    {state: with(unfinished), do: undefine(""), keys: ops("-"+volumeKey, "-"+useKey, "-"+callKey, "-"+noticeKey, "+"+RemovedKey)},
 		"undefine in use":             {state: with(defined, usedBy("b")), do: undefine(""), kind: volume.ErrRefused, words: "held by host b"},
 		"undefine with readers":       {state: with(defined, readBy("c", "e")), do: undefine(""), kind: volume.ErrRefused, words: "held by host c, host e"},
 		"undefine with own hold":      {state: with(defined, usedBy("a")), do: undefine(""), kind: volume.ErrRefused, words: "held by host a"},

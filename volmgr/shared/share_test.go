@@ -26,7 +26,7 @@ func TestShare(t *testing.T) {
 	growing := func(p *Place) { p.Volume.Value.Volume.Expansion.Want = 9 }
 	shared := []string{"+" + volumeKey, "+" + useKey, "+" + externalKey}
 	conditions := []string{volumeKey, useKey, callKey, holdKey, externalKey, questionKey}
-	taking := []string{"-" + volumeKey, "-" + useKey, "-" + holdKey, "-" + userKey, "-" + noticeKey}
+	taking := []string{"-" + volumeKey, "-" + useKey, "-" + holdKey, "-" + userKey, "-" + noticeKey, "+" + RemovedKey}
 	alone := []string{volumeKey, useKey, holdKey, callKey, externalKey, Users("db").Key, userKey + "\x00"}
 
 	for name, d := range map[string]decision{
