@@ -115,7 +115,9 @@ type Agent struct {
 	socket        net.Listener
 	runtimes      *dockervol.Service
 	runtimeServer *dockervol.Server
-	runtimeSocket net.Listener    // nil if docker_socket is not set
+	runtimeSocket net.Listener // nil if docker_socket is not set
+	sharedServer  *dockervol.Server
+	sharedSocket  net.Listener    // nil without docker_socket or a cluster
 	scraped       *metrics.Server // nil if metrics_address is not set
 }
 

@@ -214,7 +214,7 @@ func (a *Agent) connectServers(context.Context) (err error) {
 	a.runtimes = &dockervol.Service{
 		Store: records.Runtimes{Store: a.db}, Claims: a.claims, Plugins: a.plugins,
 		Containers: runtimeCommands{a.plugins.Outside}, Mounts: a.host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
-		Events: a.events.Add, Log: a.log.Named("runtime"),
+		Events: a.events.Add, Log: a.log.Named("runtime"), Fetch: a.fetchForRuntimes,
 	}
 	requests := service.New(service.Options{
 		Claims: a.claims, Volumes: a.volumes, Storage: a.volumes, Snapshots: a.volumes, Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: a.plugins, Owners: a.owners,
@@ -228,12 +228,12 @@ func (a *Agent) connectServers(context.Context) (err error) {
 		},
 		Doctor: facts.NewDoctor(facts.Options{
 			Root: a.c.MountRoot(), StateFile: a.c.StateFile(), Halt: a.halt, OtherDataDir: a.otherDataDir, Serving: a.c.DockerSocket != "",
-			DB: a.db, Host: a.host, Dirs: a.dirs, Owners: a.owners, Queue: a.queue, Plugins: a.plugins, Tests: a.tests, Systemd: a.systemd, Containers: a.runtimes,
+			DB: a.db, Host: a.host, Dirs: a.dirs, Owners: a.owners, Queue: a.queue, Plugins: a.plugins, Tests: a.tests, Systemd: a.systemd, Containers: a.runtimes, Cluster: a.clusterFacts(),
 			VolumeFiles: a.files.Problems, MetricsAddress: a.status.Unscraped,
 		}),
 	})
 	a.runtimes.Volumes = requests.Volumes
-	a.runtimeServer = dockervol.NewServer(a.runtimes)
+	a.runtimeServer, a.sharedServer = dockervol.NewServer(a.runtimes), dockervol.NewSharedServer(a.runtimes)
 	a.server = apiserver.New(apiserver.Options{Service: requests, Metrics: a.metrics, MayWrite: listen.Allowed(a.group), Log: a.log.Named("api")})
 
 	return nil
@@ -273,6 +273,11 @@ func (a *Agent) openSockets(context.Context) (err error) {
 	if a.c.DockerSocket != "" {
 		if a.runtimeSocket, err = passed.Open(a.c.DockerSocket, 0, runtimeMode); err != nil {
 			return fmt.Errorf("cannot serve docker and podman at docker_socket: %w", err)
+		}
+	}
+	if path := a.c.SharedDockerSocket(); path != "" {
+		if a.sharedSocket, err = passed.Open(path, 0, runtimeMode); err != nil {
+			return fmt.Errorf("cannot serve shared volumes to docker and podman beside docker_socket: %w", err)
 		}
 	}
 

@@ -68,7 +68,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // Close closes the sockets, the connections and the state after Run has returned or Open has
 // failed. Plugins keep running, and mounts remain.
 func (a *Agent) Close() (err error) {
-	for _, l := range []net.Listener{a.socket, a.runtimeSocket} {
+	for _, l := range []net.Listener{a.socket, a.runtimeSocket, a.sharedSocket} {
 		if l == nil {
 			continue
 		}

@@ -9,6 +9,9 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/cluster"
+	"github.com/volagent/volagent/agent/doctor"
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/facts"
 	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/metrics"
@@ -44,7 +47,7 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: identity.Machine(),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
 		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry(); a.cleaner.Wake() },
-		Status: a.sharedStatus, Draining: a.db.Draining, Admitted: a.metrics.Admitted,
+		Status: a.sharedStatus, Draining: a.db.Draining, Concerned: a.concerned, Admitted: a.metrics.Admitted,
 		Info: a.nodeInfo, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 	a.volumeEvents.subscribe(func([]volume.Event) { a.holds.StatusChanged() })
@@ -56,7 +59,41 @@ func (a *Agent) overview() service.Overview {
 	if a.holds == nil {
 		return nil
 	}
+	return a.reader()
+}
+
+// reader returns the reader of the cluster's keys.
+func (a *Agent) reader() *overview.Service {
 	return &overview.Service{Store: a.clusterStore, Endpoints: strings.Join(a.c.Cluster.Endpoints, ", "), Node: a.node.ID, Member: a.holds, Now: time.Now}
+}
+
+// clusterFacts returns the doctor's access to the cluster, or nil without a cluster.
+func (a *Agent) clusterFacts() *facts.Cluster {
+	if a.holds == nil {
+		return nil
+	}
+
+	return &facts.Cluster{
+		Overview: a.reader(), Compare: a.holds.CompareAgain,
+		Member: func() doctor.Cluster {
+			f := a.holds.Figures()
+			return doctor.Cluster{Joined: true, Endpoints: f.Endpoints, Away: f.Away, Since: f.Since, Lag: f.Lag}
+		},
+	}
+}
+
+// concerned reports whether the removal of a shared volume concerns this host. The host has a record
+// or a recent event of the volume then, or a container runtime has a name for it.
+func (a *Agent) concerned(id string) bool {
+	if _, ok := a.db.Volume(id); ok {
+		return true
+	}
+	if slices.ContainsFunc(records.Runtimes{Store: a.db}.RuntimeVolumes(), func(v volume.RuntimeVolume) bool { return v.VolumeID == id }) {
+		return true
+	}
+
+	lately, _ := a.events.After(0)
+	return slices.ContainsFunc(lately, func(e event.Event) bool { return e.Volume == id })
 }
 
 // drainChanged tells the cluster that this host drains, or no longer does.

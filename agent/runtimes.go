@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"time"
 
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/volmgr/plugin"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // dockerLong and dockerShort are the timeouts of docker for its volume plugins. dockerLong applies
@@ -26,6 +28,15 @@ func patience(runtime string) dockervol.Patience {
 	}
 
 	return dockervol.Patience{Long: dockerLong - 10*time.Second, Short: dockerShort - 10*time.Second}
+}
+
+// fetchForRuntimes makes sure that this host has a record of a shared volume, if the cluster has the
+// volume.
+func (a *Agent) fetchForRuntimes(ctx context.Context, id string) error {
+	if fetch := a.fetchShared(); fetch != nil {
+		return fetch(ctx, id)
+	}
+	return volume.Errorf(volume.ErrRefused, "cannot use shared volume %q: %s", id, cmp.Or(a.halt, "this host has no cluster"))
 }
 
 // runtimeCommands sends queries to container runtimes by running their commands.

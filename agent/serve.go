@@ -13,6 +13,7 @@ import (
 
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/config"
+	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/agent/plugins"
 	"github.com/volagent/volagent/agent/process"
 	"github.com/volagent/volagent/agent/records"
@@ -42,6 +43,9 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 	background(func() error { return a.server.Serve(a.socket) })
 	if a.runtimeSocket != nil {
 		background(func() error { return a.runtimeServer.Serve(a.runtimeSocket) })
+	}
+	if a.sharedSocket != nil {
+		background(func() error { return a.sharedServer.Serve(a.sharedSocket) })
 	}
 	if a.halt == "" { // Halt means that the agent must not mount anything
 		// Before any volume is mounted, detach the claims whose owners ended while no agent was
@@ -104,8 +108,10 @@ func (a *Agent) stop(inOrder bool) (last string) {
 		if err := a.server.Close(ctx); err != nil {
 			a.log.Warn("cannot close the API socket", "error", err)
 		}
-		if err := a.runtimeServer.Close(ctx); err != nil {
-			a.log.Warn("cannot close the socket of docker and podman", "error", err)
+		for _, s := range []*dockervol.Server{a.runtimeServer, a.sharedServer} {
+			if err := s.Close(ctx); err != nil {
+				a.log.Warn("cannot close a socket of docker and podman", "error", err)
+			}
 		}
 	})
 

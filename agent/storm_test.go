@@ -26,6 +26,7 @@ import (
 type storm struct {
 	queue *reconcile.Queue
 	fail  func(a volume.Action, n int) *volume.CallError // returns the error of the n-th step
+	away  string                                         // why the cluster of a shared volume cannot be reached
 
 	mu       sync.Mutex
 	record   volume.Record
@@ -97,6 +98,8 @@ func (s *storm) Do(_ context.Context, _ volume.Record, a volume.Action, _ plugin
 		return volume.Outcome{Err: err}
 	}
 	switch a.Kind {
+	case volume.Acquire:
+		return volume.Outcome{Token: volume.Token{Epoch: 1, Revision: int64(s.steps)}}
 	case call.NodeStage, call.NodePublish:
 		m := volume.MountIdentity{ID: uint64(s.steps)}
 		s.mounts[a.Path] = m
@@ -218,14 +221,33 @@ func TestDayOfFailure(t *testing.T) {
 			s.queue.Wake("v")
 			time.Sleep(24 * time.Hour)
 		}, 0},
+		{"shared: the cluster refuses the hold", 1, false, every(volume.Acquire), asleep, 250},
+		{"shared: another host has the hold", 1, false, func(a volume.Action, _ int) *volume.CallError {
+			if a.Kind != volume.Acquire {
+				return nil
+			}
+			return &volume.CallError{Step: string(a.Kind), Code: volume.CodeHeld, Message: long, Retry: volume.RetryBackoff, Answered: true}
+		}, asleep, 250},
+		{"shared: the hold cannot be given up", 1, true, every(volume.GiveUp), asleep, 250},
+		{"shared: etcd is away, and the volume is woken each minute", 1, false, every(volume.Acquire), func(s *storm, _ *event.Log) {
+			s.away = "etcd does not answer"
+			for range 24 * 60 {
+				time.Sleep(time.Minute)
+				s.queue.Wake("v")
+			}
+		}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &storm{fail: tt.fail, mounts: map[string]volume.MountIdentity{}, per: map[call.Method]int{}}
 			bytes := day(t, func(events *event.Log) {
 				s.view = plugin.View{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: 2 * time.Minute, Info: plugin.Info{Caps: plugin.Caps{Stage: true}}}
 				s.record = stormRecord(t, tt.allocs, tt.gone)
+				if s.record.Volume.Shared = strings.HasPrefix(tt.name, "shared: "); s.record.Volume.Shared && tt.gone {
+					s.record.Node.Hold = volume.Hold{State: volume.Present, Operation: "o", Token: volume.Token{Epoch: 1, Revision: 1}}
+				}
 				s.queue = reconcile.New(reconcile.Options{
 					Store: s, Plugins: s, Host: s, Log: hclog.NewNullLogger(), Events: func(evs []volume.Event) { events.Add(evs...) },
+					Cluster: func(volume.Record) volume.Cluster { return volume.Cluster{Away: s.away} },
 				})
 				events.Add(volume.Event{Type: "agent-started"})
 				if s.view.Ready && tt.least > 0 {

@@ -60,6 +60,9 @@ type ClusterHost struct {
 	State string    `json:"state"`          // one of the Host constants
 	Since time.Time `json:"since"`          // when the host registered, or when its recorded state changed
 
+	// Until is the end of the state "away". It is zero in other states.
+	Until time.Time `json:"until,omitzero"`
+
 	// Alive is set while the lease of the host exists. Seen is the last time that the host has
 	// written into the cluster. A host that is not alive may have been alive later than that.
 	Alive bool      `json:"alive"`

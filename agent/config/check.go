@@ -133,6 +133,9 @@ func (c *Config) checkDockerSocket() error {
 	case !strings.HasSuffix(path, ".sock"):
 		return volume.Errorf(volume.ErrInvalid, "docker_socket %s does not end in .sock, so docker would not find it", path).
 			WithHint("/run/docker/plugins/csi.sock")
+	case len(c.SharedDockerSocket()) > listen.MaxPath:
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %s is too long: the socket for shared volumes beside it is %s, and a socket address may have at most %d bytes",
+			path, c.SharedDockerSocket(), listen.MaxPath)
 	case filepath.Clean(path) == filepath.Clean(c.Socket):
 		return volume.Errorf(volume.ErrInvalid, "docker_socket and socket are both %s", path)
 	}

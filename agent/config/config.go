@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -42,7 +43,7 @@ type Config struct {
 	MetricsAddress string `mapstructure:"metrics_address"`
 
 	// DockerSocket is the path of the socket on which docker and podman use the agent as a volume
-	// plugin. If it is empty, they cannot use the agent.
+	// plugin. If it is empty, they cannot use the agent. SharedDockerSocket is derived from it.
 	DockerSocket string `mapstructure:"docker_socket"`
 
 	// Cluster says how the agent reaches the etcd of its cluster. It is the zero value on a host
@@ -73,6 +74,19 @@ var settings = []setting{
 	{"events_keep", "168h", "how long the agent keeps events", false},
 	{"metrics_address", "", "host:port at which any client may read the metrics (default: only on the socket)", false},
 	{"docker_socket", "", "path of the socket for docker and podman; empty for none", false},
+}
+
+// sharedSuffix is the end of the name of docker's plugin for shared volumes.
+const sharedSuffix = "-shared.sock"
+
+// SharedDockerSocket returns the path of the socket on which docker and podman find shared volumes:
+// beside docker_socket, with a name of its own. It is empty without a cluster or without
+// docker_socket.
+func (c *Config) SharedDockerSocket() string {
+	if c.DockerSocket == "" || !c.Cluster.Enabled() {
+		return ""
+	}
+	return strings.TrimSuffix(c.DockerSocket, ".sock") + sharedSuffix
 }
 
 // Logger returns a logger that writes to w. If the output goes to the journal, the logger omits the

@@ -17,6 +17,7 @@ import (
 type Caller struct {
 	service.Caller
 	Runtime string // plugin.RuntimeDocker or plugin.RuntimePodman
+	Shared  bool   // the runtime has called the plugin for shared volumes
 	// Process identifies the calling process. It is empty if unknown. The service uses it to notice
 	// a restart of the docker daemon, which counts its Mounts only in memory.
 	Process string

@@ -34,8 +34,11 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 			WithHint("leave it out, or use one volume for each container")
 	}
 	want := o.named(runtime, name)
-	want.CreatedAt = s.now()
+	want.CreatedAt, want.Shared = s.now(), from.Shared
 	if ok {
+		if err := checkName(from, had); err != nil {
+			return err
+		}
 		if differ := had.Differs(want); len(differ) > 0 {
 			return differentOptions(s.Store, had, differ)
 		}
@@ -59,6 +62,9 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		made = false
 		if had, ok := tx.RuntimeVolume(runtime, name); ok {
+			if err := checkName(from, had); err != nil {
+				return err
+			}
 			if differ := had.Differs(want); len(differ) > 0 {
 				return differentOptions(s.Store, had, differ)
 			}
@@ -108,7 +114,18 @@ func unique(tx Tx, want volume.RuntimeVolume) error {
 
 // provide ensures that the volume exists. It reports whether it created the volume.
 func (s *Service) provide(ctx context.Context, from Caller, want volume.RuntimeVolume, o options) (created bool, err error) {
-	r, ok := s.Store.Volume(want.VolumeID)
+	r, ok, err := s.record(ctx, from, want.VolumeID)
+	if err != nil {
+		return false, err
+	}
+
+	_, again := s.named(from, want.Name) // the volume may have changed its scope since the first Create
+	if ok && !again {
+		if err := checkPlugin(from, r.Volume); err != nil {
+			return false, err
+		}
+	}
+
 	switch {
 	case ok && r.Volume.Provision == volume.Provisioned:
 		if o.plugin == "" {
@@ -120,7 +137,11 @@ func (s *Service) provide(ctx context.Context, from Caller, want volume.RuntimeV
 		}
 		return false, nil
 	case o.plugin != "":
-		made, err := s.Volumes.Create(ctx, from.Caller, o.spec(want.VolumeID), false, s.Patience(want.Runtime).Long)
+		spec := o.spec(want.VolumeID)
+		if from.Shared {
+			spec.Scope = api.ScopeShared
+		}
+		made, err := s.Volumes.Create(ctx, from.Caller, spec, false, s.Patience(want.Runtime).Long)
 		return err == nil && made.Outcome == volume.Created, err
 	case ok:
 		return false, volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s has not finished", want.VolumeID, r.Volume.Provision).

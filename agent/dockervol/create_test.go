@@ -114,28 +114,28 @@ func TestCreateHints(t *testing.T) {
 func TestGet(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
 	ctx := t.Context()
-	if _, err := s.Get("docker", "data"); !errors.Is(err, volume.ErrNotFound) {
+	if _, err := s.Get(docker, "data"); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("a registered volume that docker did not create: %v", err)
 	}
 	must(t, s.Create(ctx, docker, "name", opts{"device": "data"}))
-	if _, err := s.Get("podman", "name"); err == nil {
+	if _, err := s.Get(podman, "name"); err == nil {
 		t.Error("podman has docker's")
 	}
-	v, err := s.Get("docker", "name")
+	v, err := s.Get(docker, "name")
 	must(t, err)
 	if v.Mountpoint != "" || v.Status["state"] != "free" || v.Status["volume"] != "data" || v.CreatedAt != "2001-09-09T01:46:40Z" {
 		t.Errorf("free: %+v", v)
 	}
 	w.mounted(s, "name", "c1")
-	if path, err := s.Path("docker", "name"); err != nil || path != "/t/docker/data" {
+	if path, err := s.Path(docker, "name"); err != nil || path != "/t/docker/data" {
 		t.Errorf("it is at %q, %v", path, err)
 	}
 	must(t, s.Create(ctx, docker, "a", opts{"device": "other"}))
-	if l := s.List("docker"); len(l) != 2 || l[0].Name != "a" || l[1].Status["state"] != "mounted" || l[1].Status["references"] != 1 {
+	if l := s.List(docker); len(l) != 2 || l[0].Name != "a" || l[1].Status["state"] != "mounted" || l[1].Status["references"] != 1 {
 		t.Errorf("the list: %+v", l)
 	}
 	delete(w.volumes, "data") // simulate a forced deregister
-	v, err = s.Get("docker", "name")
+	v, err = s.Get(docker, "name")
 	must(t, err)
 	if v.Status["state"] != "deregistered" || v.Mountpoint != "" {
 		t.Errorf("deregistered: %+v", v)

@@ -32,6 +32,8 @@ type world struct {
 	mu sync.Mutex
 
 	volumes map[string]volume.Record
+	cluster map[string]volume.Volume // the shared volumes of the cluster, by id
+	fetchIs error                    // the error of each question to the cluster
 	names   map[string]volume.RuntimeVolume
 	storeIs error // the error that every change of the store returns
 
@@ -68,7 +70,8 @@ func newWorld(t *testing.T, ids ...string) (*world, *Service) {
 				w.events = append(w.events, string(e.Type))
 			}
 		},
-		Log: hclog.NewNullLogger(), Now: func() time.Time { return w.clock },
+		Fetch: func(_ context.Context, id string) error { return w.fetch(id) },
+		Log:   hclog.NewNullLogger(), Now: func() time.Time { return w.clock },
 	}
 }
 
@@ -78,6 +81,16 @@ func (w *world) next() *Service {
 	s.Store, s.Claims, s.Volumes, s.Plugins, s.Containers, s.Mounts = w, w, w, w, w, w
 	s.Now = func() time.Time { return w.clock }
 	return s
+}
+
+// fetch adds the record of a shared volume that the cluster has.
+func (w *world) fetch(id string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if v, ok := w.cluster[id]; ok && w.fetchIs == nil {
+		w.add(v)
+	}
+	return w.fetchIs
 }
 
 func (w *world) add(v volume.Volume) {

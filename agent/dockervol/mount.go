@@ -85,7 +85,7 @@ func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVol
 // If the agent does not know the name, refer creates the name for the volume with the same id. This
 // helps podman, which never repeats Create.
 func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v volume.RuntimeVolume, of volume.Volume, turn uint64, err error) {
-	if _, ok := s.Store.RuntimeVolume(from.Runtime, name); !ok {
+	if _, ok := s.named(from, name); !ok {
 		if err := s.Create(ctx, from, name, nil); err != nil {
 			return v, of, 0, err
 		}
@@ -96,8 +96,11 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 		return v, of, 0, err
 	}
 	defer release()
-	if v, ok := s.Store.RuntimeVolume(from.Runtime, name); ok {
-		r, ok := s.Store.Volume(v.VolumeID)
+	if v, ok := s.named(from, name); ok {
+		r, ok, err := s.record(ctx, from, v.VolumeID)
+		if err != nil {
+			return v, of, 0, err
+		}
 		if !ok {
 			return v, of, 0, volume.Errorf(volume.ErrNotFound, "volume %q, which %s knows as %q, was deregistered", v.VolumeID, v.Runtime, name).
 				WithHint("register it again (%s), or: %s", "volctl volume register FILE", suggest.Command("%s volume rm %s", v.Runtime, name))
@@ -122,7 +125,7 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 // detaches the claim. If the volume is not unmounted before the runtime times out, Unmount returns
 // and the agent continues in the background.
 func (s *Service) Unmount(ctx context.Context, from Caller, name, id string) error {
-	v, ok := s.Store.RuntimeVolume(from.Runtime, name)
+	v, ok := s.named(from, name)
 	if !ok {
 		return nil
 	}

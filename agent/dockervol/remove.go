@@ -12,10 +12,10 @@ import (
 )
 
 // Remove removes a runtime's name for a volume. If the volume has reclaim: delete and no other
-// runtime has a name for it, Remove also destroys its data. Remove refuses while containers use the
-// volume.
+// runtime has a name for it, Remove also destroys its data. The data of a shared volume always stays,
+// because other hosts use it. Remove refuses while containers use the volume.
 func (s *Service) Remove(ctx context.Context, from Caller, name string) error {
-	v, ok := s.Store.RuntimeVolume(from.Runtime, name)
+	v, ok := s.named(from, name)
 	if !ok {
 		return nil
 	}
@@ -26,7 +26,8 @@ func (s *Service) Remove(ctx context.Context, from Caller, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Patience(from.Runtime).Short)
 	defer cancel()
 
-	if r, ok := s.Store.Volume(v.VolumeID); !ok || r.Volume.Reclaim != api.ReclaimDelete {
+	r, ok := s.Store.Volume(v.VolumeID)
+	if keeps := !ok || v.Shared || r.Volume.Shared || r.Volume.Reclaim != api.ReclaimDelete; keeps {
 		_, err := s.giveUpName(ctx, v, true)
 		return err
 	}

@@ -33,8 +33,8 @@ var calls = map[string]func(s *Service, ctx context.Context, from Caller, q requ
 	"/Plugin.Activate": func(*Service, context.Context, Caller, request) (any, error) {
 		return map[string]any{"Implements": []string{"VolumeDriver"}}, nil
 	},
-	"/VolumeDriver.Capabilities": func(*Service, context.Context, Caller, request) (any, error) {
-		return map[string]any{"Capabilities": map[string]string{"Scope": "local"}}, nil
+	"/VolumeDriver.Capabilities": func(_ *Service, _ context.Context, from Caller, _ request) (any, error) {
+		return map[string]any{"Capabilities": map[string]string{"Scope": from.scope()}}, nil
 	},
 	"/VolumeDriver.Create": func(s *Service, ctx context.Context, from Caller, q request) (any, error) {
 		return nil, s.Create(ctx, from, q.Name, q.Opts)
@@ -50,15 +50,15 @@ var calls = map[string]func(s *Service, ctx context.Context, from Caller, q requ
 		return nil, s.Unmount(ctx, from, q.Name, q.ID)
 	},
 	"/VolumeDriver.Path": func(s *Service, _ context.Context, from Caller, q request) (any, error) {
-		path, err := s.Path(from.Runtime, q.Name)
+		path, err := s.Path(from, q.Name)
 		return map[string]string{"Mountpoint": path}, err
 	},
 	"/VolumeDriver.Get": func(s *Service, _ context.Context, from Caller, q request) (any, error) {
-		v, err := s.Get(from.Runtime, q.Name)
+		v, err := s.Get(from, q.Name)
 		return map[string]View{"Volume": v}, err
 	},
 	"/VolumeDriver.List": func(s *Service, _ context.Context, from Caller, _ request) (any, error) {
-		return map[string][]View{"Volumes": s.List(from.Runtime)}, nil
+		return map[string][]View{"Volumes": s.List(from)}, nil
 	},
 }
 
@@ -87,15 +87,21 @@ var (
 
 // Server serves the volume plugin API on a socket.
 type Server struct {
-	s    *Service
-	http *http.Server
-	stop context.CancelCauseFunc
+	s      *Service
+	shared bool // the socket is that of the plugin for shared volumes
+	http   *http.Server
+	stop   context.CancelCauseFunc
 }
 
-// NewServer returns a server for s. Serve starts it.
-func NewServer(s *Service) *Server {
+// NewServer returns a server for the volumes of this host. Serve starts it.
+func NewServer(s *Service) *Server { return newServer(s, false) }
+
+// NewSharedServer returns a server for shared volumes. Serve starts it.
+func NewSharedServer(s *Service) *Server { return newServer(s, true) }
+
+func newServer(s *Service, shared bool) *Server {
 	ctx, stop := context.WithCancelCause(context.Background())
-	v := &Server{s: s, stop: stop}
+	v := &Server{s: s, shared: shared, stop: stop}
 	v.http = &http.Server{
 		Handler: http.HandlerFunc(v.serve), ReadHeaderTimeout: 10 * time.Second,
 		ConnContext: peer.With, BaseContext: func(net.Listener) context.Context { return ctx },
@@ -151,6 +157,7 @@ func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	from.Shared = v.shared
 
 	var q request
 	// For some calls, podman sends no body, and docker sends "{}" or "null".

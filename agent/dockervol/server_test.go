@@ -18,10 +18,15 @@ import (
 // serving starts a server and returns a function that calls it over its socket.
 func serving(t *testing.T, s *Service) (v *Server, call func(method, body string) (int, map[string]any, error)) {
 	t.Helper()
+	return serve(t, NewServer(s))
+}
+
+// serve runs a server, and returns a function that calls it over its socket.
+func serve(t *testing.T, v *Server) (_ *Server, call func(method, body string) (int, map[string]any, error)) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.Listen("unix", path)
 	must(t, err)
-	v = NewServer(s)
 	served := make(chan error, 1)
 	go func() { served <- v.Serve(l) }()
 	t.Cleanup(func() {

@@ -13,6 +13,7 @@
 //	touch.go    stores which Mounts run, and when the agent last heard of each reference
 //	server.go   HTTP on the socket
 //	caller.go   determines the calling runtime
+//	shared.go   the second plugin, for shared volumes
 //
 // A runtime has one claim on a volume, which all its containers share. Docker has an id for each
 // mount of a container, and podman has one id for all containers. Each id is a reference. The agent
@@ -129,8 +130,11 @@ type Service struct {
 	// They are empty if they are unknown, or if they are the ids of root on the host.
 	Remapped func(pid int) (uid, gid string)
 	Patience func(runtime string) Patience
-	Events   func(...volume.Event)
-	Log      hclog.Logger
+
+	// Fetch makes sure that this host has a record of a shared volume, if the cluster has the volume.
+	Fetch  func(ctx context.Context, id string) error
+	Events func(...volume.Event)
+	Log    hclog.Logger
 
 	// Now returns the current time. If it is nil, the service uses the clock of the host.
 	Now func() time.Time
@@ -163,20 +167,20 @@ type View struct {
 
 // Get returns a volume only if the runtime has created this name. Otherwise, the runtime would
 // treat the volume of another runtime as its own. Get does not call the plugin.
-func (s *Service) Get(runtime, name string) (View, error) {
-	v, ok := s.Store.RuntimeVolume(runtime, name)
+func (s *Service) Get(from Caller, name string) (View, error) {
+	v, ok := s.named(from, name)
 	if !ok {
-		return View{}, volume.Errorf(volume.ErrNotFound, "%s has no volume %q here", runtime, name).
-			WithHint("%s", suggest.Command("%s volume create -d csi %s", runtime, name))
+		return View{}, volume.Errorf(volume.ErrNotFound, "%s has no volume %q here", from.Runtime, name).
+			WithHint("%s", suggest.Command("%s volume create -d %s %s", from.Runtime, from.plugin(), name))
 	}
 	return s.view(v), nil
 }
 
 // List returns all volumes that the runtime has created, sorted by name.
-func (s *Service) List(runtime string) []View {
+func (s *Service) List(from Caller) []View {
 	views := []View{}
 	for _, v := range s.Store.RuntimeVolumes() {
-		if v.Runtime == runtime {
+		if v.Runtime == from.Runtime && v.Shared == from.Shared {
 			views = append(views, s.view(v))
 		}
 	}
@@ -186,8 +190,8 @@ func (s *Service) List(runtime string) []View {
 }
 
 // Path returns the path at which a volume is mounted, or an empty text if it is not mounted.
-func (s *Service) Path(runtime, name string) (string, error) {
-	v, err := s.Get(runtime, name)
+func (s *Service) Path(from Caller, name string) (string, error) {
+	v, err := s.Get(from, name)
 	return v.Mountpoint, err
 }
 
@@ -198,6 +202,9 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 		"volume": v.VolumeID, "references": len(v.Refs), "state": api.StateFree,
 	}}
 	r, ok := s.Store.Volume(v.VolumeID)
+	if !ok && v.Shared {
+		return view // this host has no record of a shared volume that it does not use
+	}
 	if !ok {
 		view.Status["state"] = "deregistered"
 		view.Status["note"] = fmt.Sprintf("volume %q is no longer registered; %s", v.VolumeID, suggest.Command("%s volume rm %s", v.Runtime, v.Name))

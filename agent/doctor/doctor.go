@@ -4,6 +4,7 @@
 // do harm.
 //
 //	picture.go   the type Picture: the collected data of one examination
+//	cluster.go   the part of the picture about the cluster
 //	doctor.go    collects the data; each check has a time limit and calls no plugin
 //	finding.go   the type Finding, and the kinds of findings
 //	rules_*.go   the rules: pure functions that derive findings from a picture
@@ -102,6 +103,12 @@ type Options struct {
 	Runtimes func(ctx context.Context) Runtimes
 	Halt     string // why the agent does not call plugins; empty in normal operation
 
+	// Cluster reads the part of this host in its cluster. The records are those of this host.
+	Cluster func(ctx context.Context, records []volume.Record) Cluster
+
+	// CompareHolds makes the agent compare the holds of this host with the cluster soon.
+	CompareHolds func()
+
 	// OtherDataDir is the data dir of another agent, whose mounts or plugins are the reason for
 	// Halt. It is empty if there is no such agent.
 	OtherDataDir string
@@ -168,6 +175,8 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	records := d.o.Records.Volumes()
 	p.Deregistered, p.Tests, p.Unmet = d.o.Deregistered(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)
+	p.Cluster = d.o.Cluster(ctx, records)
+	d.settleCluster(&p)
 	p.Loops = d.o.Host.Loops()
 	p.Mounts, p.MountsErr = d.o.Host.Mounts()
 	p.Leftovers, p.LeftoversErr = d.o.Host.Leftovers(ctx, p.needed())

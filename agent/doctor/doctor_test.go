@@ -22,17 +22,20 @@ type ward struct {
 	leftovers []Leftover
 	halt      string
 
-	missing  bool   // whether the target of a claim has no mount
-	onLook   func() // called when the Doctor observes a volume
-	onRemove func() // called before the Doctor removes a leftover
-	alone    []string
-	woken    []string
-	removed  []string
-	mended   []NoteFile
-	failing  error
-	notes    []NoteFile
-	guarded  map[string]bool
-	lifted   []string // the arguments of each call of Lift, as "DIR of VOLUME"
+	missing   bool   // whether the target of a claim has no mount
+	onLook    func() // called when the Doctor observes a volume
+	onRemove  func() // called before the Doctor removes a leftover
+	alone     []string
+	woken     []string
+	removed   []string
+	mended    []NoteFile
+	failing   error
+	notes     []NoteFile
+	guarded   map[string]bool
+	cluster   Cluster
+	onCluster func()   // called when the Doctor reads the cluster
+	compared  int      // how often the holds were compared with the cluster
+	lifted    []string // the arguments of each call of Lift, as "DIR of VOLUME"
 }
 
 func (w *ward) Volume(id string) (volume.Record, bool) { r, ok := w.records[id]; return r, ok }
@@ -105,6 +108,13 @@ func (w *ward) doctor() *Doctor {
 		Plugins: func(context.Context) []Plugin { return p.Plugins }, System: func(context.Context, bool) System { return p.System },
 		Fstab: func() ([]fstab.Entry, error) { return nil, nil }, Unmet: func() []Unmet { return p.Unmet },
 		Runtimes: func(context.Context) Runtimes { return p.Runtimes },
+		Cluster: func(context.Context, []volume.Record) Cluster {
+			if w.onCluster != nil {
+				w.onCluster()
+			}
+			return w.cluster
+		},
+		CompareHolds: func() { w.compared++ },
 	})
 }
 

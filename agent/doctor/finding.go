@@ -81,6 +81,14 @@ const (
 
 	GuardStale = "guard-stale"
 
+	ClusterUnreachable = "cluster-unreachable"
+	ClusterWatchLate   = "cluster-watch-late"
+	ClusterCallOpen    = "cluster-call-open"
+	HoldUnused         = "hold-unused"
+	HoldStale          = "hold-token-stale"
+	MountUnheld        = "mount-without-hold"
+	VolumeConflict     = "volume-conflict"
+
 	RuntimeReference = "runtime-reference"
 	RuntimeLocal     = "runtime-local-volume"
 )
@@ -93,6 +101,7 @@ var Kinds = slices.Concat([]string{
 	VolumeStuck, VolumeDegraded, VolumeWaits, VolumePendingCalls, VolumeUnseen, VolumeLeftover, ExpansionRefused, OwnerUnknown, TestLeft,
 	PluginUnknown, PluginDown, PluginStopped, PluginPending, PluginRestarts, PluginWarning, PluginCapability, PluginDeadlock, PluginOrder,
 	DeviceGone, DeviceBacking, DeviceElsewhere, DeviceOrphan, HostNamespace, HostUnit, HostHelper, GuardStale, RuntimeReference, RuntimeLocal,
+	ClusterUnreachable, ClusterWatchLate, ClusterCallOpen, HoldUnused, HoldStale, MountUnheld, VolumeConflict,
 }, fstab.Kinds)
 
 // Finding describes one problem on the host.
@@ -177,5 +186,6 @@ const (
 	wake    fixKind = "wake"    // retry the volume's next step now
 	remove  fixKind = "remove"  // remove an empty leftover
 	renote  fixKind = "renote"  // make a claim's note match the claim's record
+	compare fixKind = "compare" // compare the holds of this host with the cluster again
 	unguard fixKind = "unguard" // make a directory writable that claims no longer use
 )

@@ -48,6 +48,9 @@ func (d *Doctor) Fix(ctx context.Context, ids []string) []Done {
 		case found[i].repair.kind == wake:
 			tries.begin(found[i].repair.volume)
 			done = append(done, Done{id, Asked, "the agent retries the step now"})
+		case found[i].repair.kind == compare:
+			d.o.CompareHolds()
+			done = append(done, Done{id, Asked, "the agent compares its holds with the cluster now"})
 		default:
 			done = append(done, d.repair(ctx, id, found[i].repair))
 		}

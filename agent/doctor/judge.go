@@ -13,6 +13,7 @@ var rules = []func(p Picture, f *findings){
 	volumes, owners, deregistered, tests,
 	plugins, capabilities, deadlock, missing,
 	devices, orphans, entries, guards, runtimes,
+	membership, holds, calls, conflicts,
 }
 
 // Judge applies the rules to the collected data. It sorts the findings by severity, with the most

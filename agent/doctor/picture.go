@@ -38,6 +38,7 @@ type Picture struct {
 	Faults       []fstab.Fault // problems of the entries, as far as package fstab finds them
 	Guards       []Guard
 	Runtimes     Runtimes
+	Cluster      Cluster
 }
 
 // Guard is a directory that is protected against writes while no volume is mounted on it.

@@ -6,6 +6,7 @@
 //	host.go      mounts and devices
 //	notes.go     the notes beside the mounts
 //	runtimes.go  docker and podman
+//	cluster.go   holds, calls and conflicts in the cluster
 //	system.go    systemd, mount namespaces, and the helpers of mount(8)
 package facts
 
@@ -26,6 +27,7 @@ func NewDoctor(o Options) *doctor.Doctor {
 		Root: o.Root, Records: records.Living{Store: o.DB, Owners: o.Owners}, Queue: o.Queue, Owners: o.Owners, Halt: o.Halt, OtherDataDir: o.OtherDataDir, Now: time.Now,
 		Host: hostFacts{o.Host, o.Dirs.Manager}, Notes: noteFacts{o.DB, o.Dirs.Manager, o.DB.Notes}, Guards: o.Dirs,
 		Database: db.look, Deregistered: c.leftovers, Tests: c.tests, Plugins: c.plugins, System: c.system, Unmet: c.unmet, Runtimes: c.runtimes,
+		Cluster: c.cluster, CompareHolds: c.compare,
 		Fstab: func() ([]fstab.Entry, error) { return fstab.Read(fstab.System(os.Getenv)) },
 	})
 }

@@ -51,6 +51,7 @@ type Options struct {
 	Tests      Tests
 	Systemd    Systemd
 	Containers Containers
+	Cluster    *Cluster // nil without a cluster
 
 	// VolumeFiles and MetricsAddress return the problems with the volume files and the metrics
 	// address.

@@ -11,14 +11,11 @@ import (
 // cluster's key asks for a check of the registration. A hold that vanished is lost.
 func (s *Service) follow(ctx context.Context) {
 	spans := []shared.Span{{Key: shared.MetaKey}, {Key: shared.NodeKey(s.Node)}, shared.HoldsOf(s.Node), shared.Questions()}
-	tails := []shared.Span{shared.Notices()}                              // one per changed volume, so the agent remembers none of them
+	tails := []shared.Span{shared.Notices(), {Key: shared.RemovedKey}}    // one per changed volume, so the agent remembers none of them
 	_ = shared.Follow(ctx, s.Store, spans, tails, func(u shared.Update) { // the error is that of ctx
 		if u.Complete {
 			// A hold or a definition may have changed before this reading, so all are compared again.
-			s.mu.Lock()
-			s.compare = true
-			s.mu.Unlock()
-			s.registerAgain()
+			s.CompareAgain()
 		}
 		s.lag.seen(u.Revision)
 		for _, c := range u.Changes {
@@ -30,7 +27,11 @@ func (s *Service) follow(ctx context.Context) {
 // react reacts to one change in the cluster.
 func (s *Service) react(ctx context.Context, c shared.Change) {
 	if id, ok := shared.NoticeID(c.Key); ok {
-		s.noticed(ctx, id)
+		s.noticed(ctx, id, c)
+		return
+	}
+	if c.Key == shared.RemovedKey {
+		s.removed(c)
 		return
 	}
 	if shared.Questions().Contains(c.Key) {
@@ -41,6 +42,11 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 	}
 
 	_, id, isHold := shared.HoldIDs(c.Key)
+	if c.Key == shared.MetaKey {
+		s.mu.Lock()
+		s.compare = true // at the end of a suspension, this host gives up the holds that it does not know
+		s.mu.Unlock()
+	}
 	if !isHold {
 		s.registerAgain()
 		return
@@ -57,7 +63,7 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 	if !ok || r.Node.Hold.State != volume.Present || r.Node.Hold.Token.Revision >= c.Mod {
 		return
 	}
-	if s.isEnding(id, r.Node.Hold.Operation) {
+	if s.isEnding(id, r.Node.Hold.Operation) || s.isSuspended() {
 		return
 	}
 	if err := s.lose(ctx, r.Key(), r.Node.Hold.Token); err != nil {

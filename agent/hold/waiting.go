@@ -2,17 +2,16 @@ package hold
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Of several hosts that wait for a volume, each tries again after a random part of wakeWithin.
 const wakeWithin = 100 * time.Millisecond
-
-// mostAwait limits the wait for another host until the next check of the volume.
-const mostAwait = time.Minute
 
 // await wakes a volume when another host changes its hold or ends its call. It does nothing if the
 // volume is already awaited.
@@ -24,7 +23,7 @@ func (s *Service) await(id string, ask shared.Ask) {
 		return
 	}
 
-	ctx, cancel := context.WithTimeout(s.running, mostAwait)
+	ctx, cancel := context.WithCancel(s.running)
 	s.waiting[id] = cancel
 	go s.awaitChange(ctx, id, ask)
 }
@@ -40,24 +39,38 @@ func (s *Service) stopAwaiting(id string) {
 	}
 }
 
-// awaitChange waits for one change of the keys that prevent an admission, and then wakes the volume.
+// awaitChange waits until the cluster would admit the host, and then wakes the volume. A change that
+// still prevents the admission wakes nothing.
 func (s *Service) awaitChange(ctx context.Context, id string, ask shared.Ask) {
-	defer s.stopAwaiting(id)
+	keys := []shared.Span{{Key: shared.UseKey(id)}, {Key: shared.CallKey(id)}, {Key: shared.VolumeKey(id)}, {Key: shared.MetaKey}}
+	for ctx.Err() == nil {
+		sit, err := s.read(ctx, id)
+		if err != nil {
+			s.endAwaiting(ctx, id) // the end of the outage wakes the volume
+			return
+		}
 
-	// The state may have changed since the refusal, so the wait starts with a read.
-	sit, err := s.read(ctx, id)
-	if err != nil {
-		return // the end of the outage wakes the volume
-	}
-
-	if _, err := sit.Admit(ask); err != nil {
-		keys := []shared.Span{{Key: shared.UseKey(id)}, {Key: shared.CallKey(id)}, {Key: shared.VolumeKey(id)}, {Key: shared.MetaKey}}
+		var held *volume.CallError
+		if _, err := sit.Admit(ask); !errors.As(err, &held) {
+			s.endAwaiting(ctx, id)
+			s.Wake(id) // the host is admitted, or the reason has changed
+			return
+		}
 		s.awaitEvent(ctx, keys, sit.Revision+1)
+		pause(ctx, rand.N(wakeWithin))
 	}
+}
 
-	pause(s.running, rand.N(wakeWithin))
-	s.stopAwaiting(id)
-	s.Wake(id)
+// endAwaiting ends the wait that ctx belongs to. It does nothing if stopAwaiting has ended the wait,
+// because the volume may then have a new wait.
+func (s *Service) endAwaiting(ctx context.Context, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if cancel, ok := s.waiting[id]; ok && ctx.Err() == nil {
+		cancel()
+		delete(s.waiting, id)
+	}
 }
 
 // awaitEvent waits for the first change of the keys. It also returns if the watch fails.

@@ -199,6 +199,9 @@ func (c Cluster) host(v shared.HostView) api.ClusterHost {
 		ID: v.Name, Self: v.Name == c.self, State: string(v.State), Since: v.Node.Since, Alive: v.Alive, Seen: v.Seen,
 		Incarnation: v.Node.Incarnation, Version: v.Info.Version, Plugins: []api.ClusterPlugin{}, HoldCount: v.HoldCount, Holds: toHolds(v.Holds),
 	}
+	if v.State == shared.HostAway {
+		out.Until = v.Node.Until
+	}
 	for _, id := range slices.Sorted(maps.Keys(v.Info.Plugins)) {
 		p := v.Info.Plugins[id]
 		out.Plugins = append(out.Plugins, api.ClusterPlugin{
@@ -218,7 +221,7 @@ func toHolds(views []shared.HoldView) (out []api.Hold) {
 			Attachment: string(v.Attachment), Since: v.Since,
 		}
 		if v.Token != (volume.Token{}) {
-			h.Token = fmt.Sprintf("%d.%d", v.Token.Epoch, v.Token.Revision)
+			h.Token = v.Token.String()
 		}
 		if v.Told != nil {
 			h.Claims, h.State = &v.Told.Claims, string(v.Told.State)

@@ -39,11 +39,19 @@ func runList(ctx context.Context, client *apiclient.Client, out *output.Printer)
 	ids, rows := make([]string, len(hosts)), make([][]string, len(hosts))
 	for i, h := range hosts {
 		ids[i] = h.ID
-		rows[i] = []string{h.ID, h.State, output.Since(out.Now(), h.Since), seen(h, out.Now()), output.Dash(h.Version), output.Dash(pluginIDs(h)), strconv.Itoa(h.HoldCount)}
+		rows[i] = []string{h.ID, hostState(h, out.Now()), output.Since(out.Now(), h.Since), seen(h, out.Now()), output.Dash(h.Version), output.Dash(pluginIDs(h)), strconv.Itoa(h.HoldCount)}
 	}
 	return out.Print(hosts, ids, func(w *bytes.Buffer) error {
 		return out.Table(w, "", []string{"Host", "State", "Since", "Seen", "Version", "Plugins", "Holds"}, rows)
 	})
+}
+
+// hostState returns the state of a host. An away host is expected back until a time.
+func hostState(h api.ClusterHost, now time.Time) string {
+	if h.State != api.HostAway || h.Until.IsZero() {
+		return h.State
+	}
+	return fmt.Sprintf("%s for %s more", h.State, output.Since(h.Until, now))
 }
 
 // seen returns when a host was last seen.
@@ -90,7 +98,7 @@ func hostScreen(w *bytes.Buffer, out *output.Printer, h *api.ClusterHost) error 
 		is = output.Changing
 	}
 
-	state := h.ID + "  " + h.State
+	state := h.ID + "  " + hostState(*h, out.Now())
 	if h.State != api.HostGone { // the cluster does not record the end of a lease
 		state += " since " + output.Since(out.Now(), h.Since)
 	}

@@ -115,6 +115,11 @@ func (p Place) notice() []Op {
 	return []Op{Put(NoticeKey(p.id), Entry[Notice]{}.Encode(Notice{By: p.node}))}
 }
 
+// removed returns the operation that tells all hosts that the volume is removed from the cluster.
+func (p Place) removed(how volume.EventType) Op {
+	return Put(RemovedKey, Entry[Removed]{}.Encode(Removed{Volume: p.id, By: p.node, How: how}))
+}
+
 // checkUnique refuses storage that another volume of the cluster uses.
 func (p Place) checkUnique() error {
 	if p.external == "" || !p.External.Exists() || p.External.Value.Volume == p.id {
@@ -122,7 +127,7 @@ func (p Place) checkUnique() error {
 	}
 
 	other := p.External.Value.Volume
-	return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is already registered in the cluster as volume %q; one storage volume has one id",
+	return volume.Errorf(volume.ErrStorageTaken, "external_id %q of driver %s is already registered in the cluster as volume %q; one storage volume has one id",
 		p.external, p.driver, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
 }
 
@@ -140,17 +145,22 @@ func (p Place) Redefine(who Asker, d Definition) (Txn, error) {
 }
 
 // Undefine returns the transaction that removes a volume from the cluster. It refuses a volume that
-// a host uses, or for which a call is in flight.
-func (p Place) Undefine(who Asker) (Txn, error) {
+// a host uses, or for which a call is in flight. The call of the asking host with the given operation
+// ends in the same transaction.
+func (p Place) Undefine(who Asker, operation string) (Txn, error) {
 	if err := CheckRegistered(p.Meta, p.Node, who); err != nil {
 		return Txn{}, err
 	}
-	if err := p.checkUnused(who); err != nil {
+	if err := p.checkUnused(who, operation); err != nil {
 		return Txn{}, err
 	}
 
 	compares := []Compare{Unchanged(p.Volume.KV), Unchanged(p.Use.KV), Unchanged(p.Call.KV), NoneIn(Users(p.id))}
-	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Call.Key), Delete(NoticeKey(p.id))}
+	how := volume.EventDeregistered
+	if p.Volume.Value.Deleting {
+		how = volume.EventDeleted
+	}
+	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Call.Key), Delete(NoticeKey(p.id)), p.removed(how)}
 	if p.External.Exists() && p.External.Value.Volume == p.id {
 		compares, then = append(compares, Unchanged(p.External.KV)), append(then, Delete(p.External.Key))
 	}
@@ -158,12 +168,14 @@ func (p Place) Undefine(who Asker) (Txn, error) {
 	return p.txn(compares, then...), nil
 }
 
-// checkUnused refuses a volume that a host uses, or for which another host makes a call.
-func (p Place) checkUnused(who Asker) error {
+// checkUnused refuses a volume that a host uses, or for which a call other than the given one is in
+// flight. A call of an earlier agent of the asking host, which was interrupted, prevents nothing.
+func (p Place) checkUnused(who Asker, operation string) error {
+	earlier := p.Call.Value.Executor == who.Node && p.Call.Value.Incarnation < who.Incarnation
 	switch {
 	case !p.Volume.Exists():
 		return missing(p.id)
-	case p.Call.Exists() && p.Call.Value.Executor != who.Node:
+	case p.Call.Exists() && !earlier && !p.announced(who, operation):
 		return p.busy()
 	default:
 		return p.Shown().Unused()
@@ -193,6 +205,9 @@ func (p Place) Shown() volume.SharedVolume {
 		if node, ok := LastID(u.Key); ok {
 			out.Users = append(out.Users, node)
 		}
+	}
+	for _, r := range use.Rivals {
+		out.Users = append(out.Users, r.Host)
 	}
 
 	return out

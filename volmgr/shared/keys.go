@@ -20,6 +20,7 @@
 //	leader                     the host that cleans up first; deleted with its lease
 //	status/<node>              what people see of a host
 //	notices/<volume>           tells the hosts that use a volume that its definition has changed
+//	removed                    the volume that was last removed from the cluster, for events
 //	questions/<driver>/<hash>  asks all hosts whether they use a storage volume on their own
 //	answers/<question>/<node>  the answer of a host
 //
@@ -41,6 +42,10 @@ const MetaKey = "meta"
 
 // LeaderKey is the key of the host that cleans up first. It has a lease, and grants no right.
 const LeaderKey = "leader"
+
+// RemovedKey is the key of Removed. Each removal of a volume overwrites it, and a watch delivers each
+// of them. A key for each removed volume would stay for ever.
+const RemovedKey = "removed"
 
 // These are the first components of the other keys.
 const (
@@ -145,6 +150,9 @@ func FencedKey(node string, incarnation uint64) string {
 
 // Tasks returns the span of all tasks.
 func Tasks() Span { return Prefix(tasksPrefix) }
+
+// Proofs returns the span of all proofs that a host cannot write any more.
+func Proofs(node string) Span { return Prefix(fencedPrefix + volume.KeyComponent(node) + "/") }
 
 // StatusKey returns the key of a host's status.
 func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }

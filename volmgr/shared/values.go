@@ -29,7 +29,20 @@ type Meta struct {
 	// Suspended says why no single-writer volume can be admitted, after a restore. It is empty in
 	// normal operation, and a person clears it.
 	Suspended string `json:"suspended,omitempty"`
+
+	// WentBack names the host that has seen a newer state of the store than the store has. It is
+	// empty after a person has begun a new epoch.
+	WentBack string `json:"went_back,omitempty"`
 }
+
+// Era is one epoch of the cluster. A restore of the store begins a new one.
+type Era struct {
+	Epoch int64  `json:"epoch"`
+	Tail  string `json:"epoch_tail,omitempty"`
+}
+
+// Era returns the present epoch of the cluster.
+func (m Meta) Era() Era { return Era{m.Epoch, m.EpochTail} }
 
 // NodeState is the state of a host in the cluster.
 type NodeState string
@@ -77,6 +90,10 @@ type Node struct {
 	// Since is the time of the last change of State. Until is the end of the state NodeAway.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
+
+	// Era is the epoch in which the host has registered. After a restore of the store, a host of an
+	// earlier epoch may use volumes that the store does not show.
+	Era Era `json:"era,omitzero"`
 }
 
 // NodeInfo describes the plugins of a host.
@@ -144,6 +161,13 @@ type Notice struct {
 	By string `json:"by"`
 }
 
+// Removed tells all hosts that a host has removed a volume from the cluster. Only events use it.
+type Removed struct {
+	Volume string           `json:"volume"`
+	By     string           `json:"by"`
+	How    volume.EventType `json:"how"` // deleted, deregistered or unshared
+}
+
 // Use is the mode in which hosts use a volume. Its key exists as long as the volume.
 type Use struct {
 	Access call.AccessMode `json:"access,omitempty"` // empty while no host uses the volume
@@ -156,6 +180,19 @@ type Use struct {
 	// Generation increases with each change. A host that abandons an admission raises it, so that
 	// a late transaction of the same admission fails.
 	Generation uint64 `json:"generation"`
+
+	// Rivals are further hosts that use the volume, although the mode in force does not permit it.
+	// This is possible only after a restore of the store. A person decides which host keeps the
+	// volume.
+	Rivals []Rival `json:"rivals,omitempty"`
+}
+
+// Rival is a host whose hold contradicts the mode in force of a volume.
+type Rival struct {
+	Host   string          `json:"host"`
+	Access call.AccessMode `json:"access"`
+	Reader bool            `json:"reader,omitempty"`
+	Since  time.Time       `json:"since"`
 }
 
 // User is a host that uses a volume beside others.

@@ -104,6 +104,10 @@ func Holders(id string, use Use, users []Entry[User]) []HoldView {
 		}
 	}
 
+	for _, r := range use.Rivals {
+		holds = append(holds, HoldView{Volume: id, Host: r.Host, Access: r.Access, Reader: r.Reader, Since: r.Since})
+	}
+
 	return holds
 }
 
@@ -114,4 +118,13 @@ func ViewHold(host, id string, e Entry[Hold], epoch int64) HoldView {
 		Volume: id, Host: host, Access: h.Access, Reader: h.Reader, Attachment: h.Attachment, NodeID: h.NodeID, Operation: h.Operation, Since: h.Since,
 		Token: volume.Token{Epoch: epoch, Revision: e.Create},
 	}
+}
+
+// Rival returns the host that the volume's mode names as the holder instead of the host of a hold. It
+// returns an empty text if the hold does not need to be that of the holder.
+func (u Use) Rival(h HoldView) string {
+	if !holds(h.Access, h.Reader) || u.Holder == h.Host {
+		return ""
+	}
+	return u.Holder
 }

@@ -57,9 +57,10 @@ func (s SharedVolume) holders() string {
 
 // StorageCall is a controller call that creates, changes or deletes the storage of a shared volume.
 type StorageCall struct {
+	ID        string // unique for each call
 	Volume    string
 	Driver    string
-	Operation string // of the create; empty for a registered volume
+	Operation string // of the create; empty for other calls
 	Call      call.Method
 
 	// Alone is set if no host may use the volume during the call.
@@ -115,6 +116,13 @@ func (v Volume) sameDefinition(o Volume) bool {
 	}
 	o.RegisteredAt = v.RegisteredAt
 	return reflect.DeepEqual(v, o)
+}
+
+// OnlyGrows reports whether two definitions of a volume differ at most in the progress of an
+// expansion.
+func (v Volume) OnlyGrows(now Volume) bool {
+	now.Capacity, now.Growth, now.Expansion = v.Capacity, v.Growth, v.Expansion
+	return v.sameDefinition(now)
 }
 
 // SameDefinition reports whether both records have the same volume.

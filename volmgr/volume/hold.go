@@ -37,6 +37,9 @@ func (t Token) Before(o Token) bool {
 	return t.Epoch < o.Epoch || t.Epoch == o.Epoch && t.Revision < o.Revision
 }
 
+// String formats the token for people.
+func (t Token) String() string { return fmt.Sprintf("%d.%d", t.Epoch, t.Revision) }
+
 // Hold is the right of this host to use a shared volume. It is the first side that the agent makes
 // for a shared volume, and the last one that it undoes. The other sides may exist only while the
 // hold is Present.
@@ -419,6 +422,15 @@ func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath str
 		r.Node.Attached, r.Node.NodeID, r.Node.Uses.Attach = Unknown, nodeID, true
 	}
 	return r
+}
+
+// Reclaims reports whether this host must write its hold anew in the given epoch of the cluster. The
+// record then has a hold of an earlier epoch, and the host may have made other sides under it.
+func (r Record) Reclaims(epoch int64) bool {
+	h := r.Node.Hold
+	used := h.State == Present || h.State == Unknown && !neverMounted(r)
+	earlier := h.Token.Epoch > 0 && h.Token.Epoch < epoch
+	return r.Volume.Shared && used && earlier && !h.Lost
 }
 
 // AdoptHold returns the record of a volume that waits for a hold, with an earlier hold of this host

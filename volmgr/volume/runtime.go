@@ -18,6 +18,9 @@ type RuntimeVolume struct {
 	Name     string `json:"name"`
 	VolumeID string `json:"volume_id"`
 
+	// Shared is set if the runtime knows the volume by the agent's plugin for shared volumes.
+	Shared bool `json:"shared,omitempty"`
+
 	// The following properties apply to the claims of all containers.
 	ReadOnly  bool            `json:"read_only,omitempty"`
 	Exclusive bool            `json:"exclusive,omitempty"` // set if each container has its own claim; otherwise all containers share one claim

@@ -67,6 +67,7 @@ func newPair(t *testing.T) *pair {
 	}
 	p.do(put(t, shared.NodeInfoKey("r"), shared.NodeInfo{Version: "1", Plugins: map[string]shared.NodePlugin{"p": {Driver: "d"}}, Key: box.PublicKey()}))
 	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
 	for _, node := range []string{"r", "x"} {
 		s := task.New(task.Options{
 			Store: p.store, Node: node, Asker: func() (shared.Asker, error) { return shared.Asker{Node: node, Incarnation: 1}, nil },
