@@ -26,7 +26,7 @@ func kv(t *testing.T, key string, value any) []shared.KV {
 var (
 	meta = shared.Meta{Schema: shared.Schema, ClusterID: "c", Epoch: 1}
 	node = shared.Node{Incarnation: 3, State: shared.NodeReady}
-	me   = shared.Asker{Node: "me", Incarnation: 3}
+	me   = shared.Asker{Node: "me", Incarnation: 3, Era: shared.Era{Epoch: 1}}
 )
 
 // TestTakeOverCall tests which calls a host takes over, and the states that these calls get.
