@@ -70,7 +70,9 @@ func newPair(t *testing.T) *pair {
 	t.Cleanup(cancel)
 	for _, node := range []string{"r", "x"} {
 		s := task.New(task.Options{
-			Store: p.store, Node: node, Asker: func() (shared.Asker, error) { return shared.Asker{Node: node, Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil },
+			Store: p.store, Node: node, Asker: func() (shared.Asker, error) {
+				return shared.Asker{Node: node, Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil
+			},
 			View: func(string) plugin.View {
 				return plugin.View{Known: true, Ready: true, Info: plugin.Info{Driver: "d", HasController: node == "x"}}
 			},
