@@ -51,6 +51,10 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 		return 0, err
 	}
 
+	c.mu.Lock()
+	c.live = len(live)
+	c.mu.Unlock()
+
 	seen := map[string]bool{}
 	err = each(ctx, c.Store, shared.Calls(), func(e shared.Entry[shared.Call]) error {
 		seen[e.Key] = true
