@@ -70,7 +70,9 @@ func TestTakeOver(t *testing.T) {
 	var all []*clean.Cleaner
 	for _, name := range []string{"a", "b"} {
 		c := clean.New(clean.Options{
-			Store: store, Node: name, Asker: func() (shared.Asker, error) { return shared.Asker{Node: name, Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil },
+			Store: store, Node: name, Asker: func() (shared.Asker, error) {
+				return shared.Asker{Node: name, Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil
+			},
 			View: func(string) plugin.View {
 				return plugin.View{Known: true, Ready: true, ControllerTimeout: 50 * time.Millisecond, Info: plugin.Info{Driver: "d", HasController: true}}
 			},

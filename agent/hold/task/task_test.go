@@ -66,10 +66,13 @@ func newPair(t *testing.T) *pair {
 		t.Fatal(err)
 	}
 	p.do(put(t, shared.NodeInfoKey("r"), shared.NodeInfo{Version: "1", Plugins: map[string]shared.NodePlugin{"p": {Driver: "d"}}, Key: box.PublicKey()}))
-	ctx := t.Context()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
 	for _, node := range []string{"r", "x"} {
 		s := task.New(task.Options{
-			Store: p.store, Node: node, Asker: func() (shared.Asker, error) { return shared.Asker{Node: node, Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil },
+			Store: p.store, Node: node, Asker: func() (shared.Asker, error) {
+				return shared.Asker{Node: node, Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil
+			},
 			View: func(string) plugin.View {
 				return plugin.View{Known: true, Ready: true, Info: plugin.Info{Driver: "d", HasController: node == "x"}}
 			},
@@ -89,7 +92,7 @@ func newPair(t *testing.T) *pair {
 		})
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
-		t.Cleanup(func() { <-done }) // the test's context ends before
+		t.Cleanup(func() { cancel(); <-done })
 		if node == "r" {
 			p.r = s
 		}
