@@ -15,8 +15,8 @@ import (
 )
 
 // TestPause suspends the agent of a host for longer than its lease, and continues it. No other host
-// gets its volume meanwhile, and the host keeps it. The end of a lease gives no other host
-// permission. (I1, I4)
+// gets its volume meanwhile, and the host keeps it. The lease says which host is alive, and
+// gives no permission. (I1, I4)
 func TestPause(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 2, san.Config{Attach: true, Stage: true})
