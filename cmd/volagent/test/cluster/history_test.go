@@ -300,7 +300,7 @@ func (u *user) claim() {
 	q := request{kind: kindClaim, volume: c.id, host: u.host, alloc: fmt.Sprintf("%s-%d", u.name, u.names), access: c.modes[u.dice.IntN(len(c.modes))]}
 	readOnly := u.dice.IntN(2) == 0
 	q.reader = readOnly && q.access == "multi-node-single-writer"
-	wait := []time.Duration{100, 300, 1000}[u.dice.IntN(3)] * time.Millisecond
+	wait := []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, time.Second}[u.dice.IntN(3)]
 	var got *api.Claim
 	from, to, err := u.send(func(ctx context.Context, c *apiclient.Client) (err error) {
 		got, err = c.ClaimVolume(ctx, q.volume, q.alloc, api.ClaimRequest{AccessMode: q.access, ReadOnly: readOnly}, wait)
