@@ -37,7 +37,7 @@ func TestIdle(t *testing.T) {
 		}
 	}
 	s := New(Options{Store: store, Node: "h1", Draining: func() bool { return false }})
-	s.who, s.away = shared.Asker{Node: "h1", Incarnation: 1}, ""
+	s.who, s.away = shared.Asker{Node: "h1", Incarnation: 1, Era: shared.Era{Epoch: 1}}, ""
 
 	for _, c := range []struct {
 		name  string

@@ -162,7 +162,10 @@ func (r *rates) round(volumes, atOnce int) {
 		return failure(steps.Do(context.Background(), wanting(loadID(i)), volume.Action{Kind: volume.GiveUp}, view))
 	})
 
-	who := shared.Asker{Node: r.Node, Incarnation: r.Figures().Incarnation}
+	who, err := r.Asker()
+	if err != nil {
+		r.b.Fatal(err)
+	}
 	txns := make([]shared.Txn, volumes)
 	r.drive(volumes, atOnce, func(i int) error {
 		s, err := r.situation(loadID(i))
