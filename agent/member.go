@@ -77,7 +77,9 @@ func (a *Agent) clusterFacts() *facts.Cluster {
 		Overview: a.reader(), Compare: a.holds.CompareAgain,
 		Member: func() doctor.Cluster {
 			f := a.holds.Figures()
-			return doctor.Cluster{Joined: true, Endpoints: f.Endpoints, Away: f.Away, Since: f.Since, Lag: f.Lag}
+			return doctor.Cluster{
+				Joined: true, Endpoints: f.Endpoints, Away: f.Away, Since: f.Since, Lag: f.Lag, Contradictions: a.cleaner.Findings(),
+			}
 		},
 	}
 }
@@ -154,6 +156,7 @@ func (a *Agent) clusterMetrics() func() metrics.Cluster {
 	return func() metrics.Cluster {
 		f := a.holds.Figures()
 		m := metrics.Cluster{Reachable: f.Away == "", Holds: f.Holds, Calls: f.Calls, Lag: f.Lag}
+		m.Live, _ = a.cleaner.Live()
 		for _, l := range f.Lanes {
 			m.Lanes = append(m.Lanes, metrics.Lane(l))
 		}

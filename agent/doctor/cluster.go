@@ -25,6 +25,10 @@ type Cluster struct {
 	Holds     []shared.HoldView // of this host
 	Calls     []OpenCall
 	Conflicts []Conflict
+
+	// Contradictions describes keys of the cluster that contradict each other. Only the host that
+	// cleans up first looks for them.
+	Contradictions []string
 }
 
 // OpenCall is an announced controller call of any host.

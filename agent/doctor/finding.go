@@ -84,6 +84,7 @@ const (
 	ClusterUnreachable = "cluster-unreachable"
 	ClusterWatchLate   = "cluster-watch-late"
 	ClusterCallOpen    = "cluster-call-open"
+	ClusterKeys        = "cluster-keys"
 	HoldUnused         = "hold-unused"
 	HoldStale          = "hold-token-stale"
 	MountUnheld        = "mount-without-hold"
@@ -101,7 +102,7 @@ var Kinds = slices.Concat([]string{
 	VolumeStuck, VolumeDegraded, VolumeWaits, VolumePendingCalls, VolumeUnseen, VolumeLeftover, ExpansionRefused, OwnerUnknown, TestLeft,
 	PluginUnknown, PluginDown, PluginStopped, PluginPending, PluginRestarts, PluginWarning, PluginCapability, PluginDeadlock, PluginOrder,
 	DeviceGone, DeviceBacking, DeviceElsewhere, DeviceOrphan, HostNamespace, HostUnit, HostHelper, GuardStale, RuntimeReference, RuntimeLocal,
-	ClusterUnreachable, ClusterWatchLate, ClusterCallOpen, HoldUnused, HoldStale, MountUnheld, VolumeConflict,
+	ClusterUnreachable, ClusterWatchLate, ClusterCallOpen, ClusterKeys, HoldUnused, HoldStale, MountUnheld, VolumeConflict,
 }, fstab.Kinds)
 
 // Finding describes one problem on the host.

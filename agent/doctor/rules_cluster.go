@@ -145,8 +145,13 @@ func calls(p Picture, f *findings) {
 	}
 }
 
-// conflicts reports volumes of this host that exclude another use in the cluster.
+// conflicts reports keys of the cluster that contradict each other, and volumes of this host that
+// exclude another use in the cluster.
 func conflicts(p Picture, f *findings) {
+	for _, text := range p.Cluster.Contradictions {
+		f.add(ClusterKeys, Warning, "agent", text).what("the keys of the cluster contradict each other: %s", text).
+			then("claims of the volume may be refused on all hosts until a person has examined it. Mounts stay").do("volctl volume list")
+	}
 	for _, c := range p.Cluster.Conflicts {
 		g := f.add(VolumeConflict, Problem, c.Volume, string(c.Kind)+"/"+c.Volume)
 		switch c.Kind {

@@ -81,6 +81,7 @@ func TestClusterRules(t *testing.T) {
 		"executor gone":     {announced(time.Hour, shared.HostGone), "cluster-call-open:other", Warning, "volctl node status b", ""},
 		"executor not read": {announced(time.Hour, ""), "cluster-call-open:other", Warning, "host \"b\" announced", ""},
 
+		"keys":         {func(p *Picture) { p.Cluster.Contradictions = []string{"host b is odd"} }, "cluster-keys:host b is odd", Warning, "contradict each other: host b is odd", ""},
 		"same id":      {conflict(SameID, "mine"), "volume-conflict:id/mine", Problem, "a shared volume with the same id", ""},
 		"same storage": {conflict(SameStorage, "theirs"), "volume-conflict:storage/mine", Problem, "shared volume \"theirs\"", ""},
 		"two holders":  {conflict(TwoHolders, "b"), "volume-conflict:holders/mine", Problem, "this host and host \"b\" both hold", ""},

@@ -78,7 +78,9 @@ func (c *collector) calls(ctx context.Context, records []volume.Record) (all []d
 	states := map[string]shared.HostState{}
 	for _, call := range found {
 		open := doctor.OpenCall{CallView: call, Deadline: usualDeadline}
-		if limit := c.o.Plugins.View(plugins[call.Volume]).ControllerTimeout; limit > 0 {
+		if call.Deadline > 0 {
+			open.Deadline = call.Deadline
+		} else if limit := c.o.Plugins.View(plugins[call.Volume]).ControllerTimeout; limit > 0 {
 			open.Deadline = limit
 		}
 

@@ -168,6 +168,8 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 	if err != nil {
 		return volume.SharedVolume{}, d.cannotLook(v.ID, err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, decideWithin)
+	defer cancel()
 
 	changed := false
 	res, err := d.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(d.Node, v)})

@@ -72,7 +72,8 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 	}
 }
 
-// doubtAttachment learns from a hold of this host that another host has changed the attachment.
+// doubtAttachment learns from a hold of this host that a cleaning, also one of this host itself, has
+// found the attachment changed.
 func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) error {
 	e, err := shared.Decode[shared.Hold](kv)
 	if err != nil {
@@ -80,8 +81,8 @@ func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) 
 	}
 	by := e.Value.By
 	r, ok := s.holder(id)
-	if by == "" || by == s.Node || !ok {
-		return nil // this host has made the change itself
+	if by == "" || !ok {
+		return nil // a step of this host has made the change
 	}
 
 	doubted := false
@@ -94,7 +95,7 @@ func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) 
 		return r, doubted
 	})
 	if err == nil && doubted {
-		s.Log.Warn("another host found that a volume is not attached to this host; it is attached again", "volume", id, "host", by)
+		s.Log.Warn("the cluster found that a volume is not attached to this host; it is attached again after it is unstaged", "volume", id, "host", by)
 		s.Wake(id)
 	}
 	return err

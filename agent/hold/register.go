@@ -293,8 +293,8 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	return nil
 }
 
-// publishInfo writes what the other hosts need to know about the plugins of this host, at once and
-// after each change, until ctx ends.
+// publishInfo describes the plugins of this host to the other hosts, at once and after each change,
+// until ctx ends.
 func (s *Service) publishInfo(ctx context.Context) {
 	if s.Info == nil {
 		return
@@ -327,7 +327,7 @@ func (s *Service) publishInfo(ctx context.Context) {
 	}
 }
 
-// earlierInfo reads what the cluster knows about the plugins of this host.
+// earlierInfo reads the last description of this host's plugins from the cluster.
 func (s *Service) earlierInfo(ctx context.Context) (shared.Entry[shared.NodeInfo], error) {
 	page, err := s.Store.Range(ctx, shared.Span{Key: shared.NodeInfoKey(s.Node)}, 1, 0)
 	if err != nil || len(page.KVs) == 0 {

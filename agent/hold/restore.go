@@ -68,7 +68,7 @@ func (s *Service) isSuspended() bool {
 }
 
 // suspend stops the admission of writers in the whole cluster, because the store has gone back. It also
-// stores what this host remembers, so that the host still knows it after a restart.
+// stores the newest state of the store that this host remembers, so that a restart does not lose it.
 func (s *Service) suspend(ctx context.Context, a shared.Arrival, m shared.Membership) error {
 	if had := s.Records.Membership(); m.Revision > had.Revision {
 		if err := s.Records.PutMembership(ctx, m); err != nil {

@@ -13,6 +13,9 @@ type Cluster struct {
 	Calls     int           // the announced controller calls of this host that are in flight
 	Lag       time.Duration // how long the oldest own change has waited for the watch
 	Lanes     []Lane
+
+	// Live is the number of live hosts. It is 0 if this host does not count them.
+	Live int
 }
 
 // Lane is the queue of one kind of writes to the cluster.
@@ -24,6 +27,7 @@ type Lane struct {
 
 var (
 	clusterReachable = prometheus.NewDesc("volagent_cluster_reachable", "1 while this host is registered and reaches the cluster's etcd.", nil, nil)
+	clusterLive      = prometheus.NewDesc("volagent_cluster_live_hosts", "Live hosts of the cluster. Only the host that cleans up first counts them.", nil, nil)
 	clusterHolds     = prometheus.NewDesc("volagent_cluster_holds", "Holds of this host on shared volumes.", nil, nil)
 	clusterCalls     = prometheus.NewDesc("volagent_cluster_calls_in_flight", "Controller calls for shared volumes that this host is making.", nil, nil)
 	clusterLag       = prometheus.NewDesc("volagent_cluster_watch_lag_seconds", "How long the oldest change by this host has been waiting for the watch; 0 if none is waiting.", nil, nil)
@@ -31,13 +35,13 @@ var (
 	laneAge          = prometheus.NewDesc("volagent_cluster_queue_age_seconds", "How long the oldest waiting write has waited, by lane.", []string{"lane"}, nil)
 )
 
-// cluster collects the metrics of the cluster. The number of hosts is not among them, because no
-// agent watches the other hosts.
+// cluster collects the metrics of the cluster. Only one host has the number of live hosts, because no
+// other host watches them.
 type cluster struct{ o Options }
 
 // Describe implements prometheus.Collector.
 func (cluster) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clusterReachable, clusterHolds, clusterCalls, clusterLag, laneLength, laneAge} {
+	for _, d := range []*prometheus.Desc{clusterReachable, clusterLive, clusterHolds, clusterCalls, clusterLag, laneLength, laneAge} {
 		to <- d
 	}
 }
@@ -46,6 +50,9 @@ func (cluster) Describe(to chan<- *prometheus.Desc) {
 func (c cluster) Collect(to chan<- prometheus.Metric) {
 	now := c.o.Cluster()
 	gauge(to, clusterReachable, truth(now.Reachable))
+	if now.Live > 0 {
+		gauge(to, clusterLive, float64(now.Live))
+	}
 	gauge(to, clusterHolds, float64(now.Holds))
 	gauge(to, clusterCalls, float64(now.Calls))
 	gauge(to, clusterLag, now.Lag.Seconds())

@@ -174,7 +174,7 @@ func TestDocumented(t *testing.T) {
 	}
 	m := busy().metrics()
 	o := withReports(m.o)
-	o.Cluster = func() Cluster { return Cluster{Lanes: []Lane{{Name: "holds"}}} }
+	o.Cluster = func() Cluster { return Cluster{Live: 1, Lanes: []Lane{{Name: "holds"}}} }
 	m = collected(o)
 	for _, method := range []string{"Probe", "NodeStageVolume"} {
 		c := m.Calls("ebs")

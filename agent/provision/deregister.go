@@ -37,7 +37,7 @@ func (s *remover) deregister(ctx context.Context, id string, force, forget bool)
 		}
 	}
 
-	// What this host holds, it can forget without an answer of the cluster.
+	// The host can forget a volume that it holds without an answer of the cluster.
 	if r, ok := s.Store.Volume(id); force && ok && r.Held() && (r.Volume.Shared || r.Rescoping) {
 		return s.forgetHere(ctx, r, forget)
 	}

@@ -224,6 +224,9 @@ func (s *expander) expandShared(ctx context.Context, had volume.SharedVolume, si
 	return s.expandedShared(ctx, had, was, size, wait)
 }
 
+// errNothing ends the announcement of a call that is no longer necessary.
+var errNothing = errors.New("nothing to do")
+
 // callExpand announces and makes the call of the controller.
 func (s *expander) callExpand(ctx context.Context, v volume.Volume, size int64, intend func(volume.SharedVolume) (volume.Volume, bool, error)) (now volume.SharedVolume, err error) {
 	c := s.storageCall(v, call.ControllerExpand)
@@ -239,9 +242,15 @@ func (s *expander) callExpand(ctx context.Context, v volume.Volume, size int64, 
 				return had.Volume, err
 			}
 			out, _, err := intend(had)
+			if err == nil && out.Expansion.Want == 0 {
+				now, err = had, errNothing
+			}
 			return out, err
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, errNothing):
+			return nil // another host has expanded the volume meanwhile
+		case err != nil:
 			return err
 		}
 

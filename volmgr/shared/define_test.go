@@ -266,7 +266,7 @@ func TestDeletingMark(t *testing.T) {
 	}
 }
 
-// TestShown checks what the other parts of the agent see of a definition.
+// TestShown checks the view that the other parts of the agent have of a definition.
 func TestShown(t *testing.T) {
 	if v := newPlace(defined, deleting, readBy("b", "c")).Shown(); v.Volume.Provision != volume.Deleting || !v.Volume.Shared || !slices.Equal(v.Users, []string{"b", "c"}) || !v.InUse() {
 		t.Errorf("%+v", v)

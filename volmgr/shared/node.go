@@ -200,8 +200,11 @@ func (a Arrival) Leave(who Asker, now, until time.Time) (Txn, error) {
 	}
 
 	n := a.Node.Value
-	if n.State == NodeReady {
+	switch n.State {
+	case NodeReady:
 		n.State, n.Since, n.Until = NodeAway, now, until
+	case NodeDraining:
+		n.Until = until // the next start continues the drain
 	}
 
 	return Txn{

@@ -1,7 +1,10 @@
 package shared
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -241,14 +244,8 @@ func ConflictWords(id string, use Use, users []Entry[User]) string {
 
 	var names []string
 	for _, h := range Holders(id, use, users) {
-		names = append(names, h.Host)
+		names = append(names, strconv.Quote(h.Host))
 	}
-	text := "volume \"" + id + "\" is used by several hosts since etcd was restored: "
-	for i, name := range names {
-		if i > 0 {
-			text += ", "
-		}
-		text += "\"" + name + "\""
-	}
-	return text + "; detach its claims on all hosts but one"
+	slices.Sort(names)
+	return fmt.Sprintf("volume %q is used by several hosts since etcd was restored: %s; detach its claims on all hosts but one", id, strings.Join(names, ", "))
 }

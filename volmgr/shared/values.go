@@ -87,7 +87,8 @@ type Node struct {
 	Machine Machine   `json:"machine,omitzero"`
 	State   NodeState `json:"state"`
 
-	// Since is the time of the last change of State. Until is the end of the state NodeAway.
+	// Since is the time of the last change of State. Until is the end of the state NodeAway. A
+	// draining host whose agent was stopped in order is away until then too, and stays draining.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
 

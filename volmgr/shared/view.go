@@ -27,7 +27,7 @@ func StateOf(n Node, alive bool, now time.Time) HostState {
 		return HostState(n.State)
 	case alive:
 		return HostState(n.State)
-	case n.State == NodeAway && now.Before(n.Until):
+	case (n.State == NodeAway || n.State == NodeDraining) && now.Before(n.Until):
 		return HostAway
 	default:
 		return HostGone

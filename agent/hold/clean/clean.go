@@ -1,5 +1,4 @@
-// Package clean ends what hosts that are gone have left unfinished in the cluster: announced
-// controller calls and tasks. It also compares the attachments with the holds, and reports keys that
+// Package clean ends the unfinished controller calls and tasks of hosts that are gone. It also compares the attachments with the holds, and reports keys that
 // contradict each other.
 //
 //	clean.go       Cleaner, its dependencies, and when it makes a pass
@@ -70,6 +69,7 @@ type Cleaner struct {
 	elected  bool
 	lease    shared.Lease // of the election
 	findings []string
+	live     int // hosts with a lease, as the last pass has found them
 
 	// gone contains the executors whose call was seen without a live executor, and since when, by
 	// the monotonic clock of this host. The key of the map is that of the call. Only pass uses it.
@@ -130,6 +130,18 @@ func (c *Cleaner) Findings() []string {
 	defer c.mu.Unlock()
 
 	return c.findings
+}
+
+// Live returns the number of live hosts. Only the elected host knows it, because only that host makes
+// a pass whenever a host comes or goes.
+func (c *Cleaner) Live() (hosts int, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if !c.elected {
+		return 0, false
+	}
+	return c.live, true
 }
 
 // Elected reports whether this host cleans up first.

@@ -51,6 +51,10 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 		return 0, err
 	}
 
+	c.mu.Lock()
+	c.live = len(live)
+	c.mu.Unlock()
+
 	seen := map[string]bool{}
 	err = each(ctx, c.Store, shared.Calls(), func(e shared.Entry[shared.Call]) error {
 		seen[e.Key] = true
@@ -71,10 +75,10 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	if err := c.endTasks(ctx, who); err != nil {
 		return due, err
 	}
-	if err := c.comparePublished(ctx, who); err != nil {
+	if err := (attachments{c}).compare(ctx, who); err != nil {
 		return due, err
 	}
-	return due, c.examine(ctx)
+	return due, examination{c}.examine(ctx)
 }
 
 // forget forgets the calls that have ended.

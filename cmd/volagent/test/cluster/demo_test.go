@@ -23,8 +23,8 @@ import (
 // show makes TestDemo print its commands and their output. `make cluster-demo` sets it.
 var show = flag.Bool("cluster.show", false, "print the commands of TestDemo and their output")
 
-// TestDemo shows the main job of a cluster: three hosts, each with a member of the bundled etcd and
-// with a network of its own, and a volume that moves between them. The SAN judges each write.
+// TestDemo shows the main job of a cluster: a volume moves between three hosts. Each host has a member
+// of the bundled etcd, and a network of its own. The SAN judges each write.
 // `make cluster-demo` runs this test and shows its commands. (I1, I5)
 func TestDemo(t *testing.T) {
 	if !*show {

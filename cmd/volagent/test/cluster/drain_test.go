@@ -45,7 +45,7 @@ func TestStates(t *testing.T) {
 	a.Volctl("volume", "detach", "db", "web")
 
 	b.Must(b.Signal(syscall.SIGTERM))
-	awaitState(a, "h2", "draining")
+	awaitState(a, "h2", "away for 4m")
 	b.Start("san")
 	awaitState(a, "h2", "draining")
 	b.ExpectRefusal(4, "this host is draining", "volume", "claim", "other", "--alloc", "web", "--timeout", "1s")

@@ -71,8 +71,8 @@ var choices = []choice{
 	{"all", []string{"single-node-multi-writer", "multi-node-single-writer", "multi-node-multi-writer"}},
 }
 
-// TestHistory sends random claims, detaches and status requests to three hosts, and records what each
-// client saw. Meanwhile it restarts etcd and kills an agent. The checker porcupine accepts the history
+// TestHistory sends random claims, detaches and status requests to three hosts, and records the
+// answers. Meanwhile it restarts etcd and kills an agent. The checker porcupine accepts the history
 // if each request can have happened at one moment between its begin and its end, by the rules of
 // holdModel. The SAN, which accepts all attachments, sees no two writers. Meanwhile the tokens of a
 // volume only grow. (I1, I2, I7, I8)

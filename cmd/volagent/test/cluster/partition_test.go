@@ -46,8 +46,8 @@ type cut struct {
 	total bool // the first host reaches no member of etcd
 }
 
-// TestPartition cuts single directions between hosts: from a host to a member of etcd, from a member to
-// a host, between two hosts, between two members, and between a host and all members. Claims under an
+// TestPartition cuts single directions of the network. It does so between a host and a member of etcd,
+// between two hosts, between two members, and between a host and all members. Claims under an
 // existing hold succeed. A new hold succeeds, waits, or fails because etcd is not reachable. After the
 // end of each cut, the holds, mounts and attachments agree within 30 s. (I1, I4, I5, I8)
 func TestPartition(t *testing.T) {

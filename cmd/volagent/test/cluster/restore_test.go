@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestRestore restores etcd from an older backup while two hosts use volumes. The agents say what has
-// happened, and name the command. The cluster admits no writer until a person runs that command and
+// TestRestore restores etcd from an older backup while two hosts use volumes. The agents report
+// the restore, and name the command. The cluster admits no writer until a person runs that command and
 // then resumes the cluster. The hosts write their holds anew, also for a volume that the backup does
 // not know. All mounts stay usable all the time. The tokens of each volume only grow. (I1, I3, I7)
 func TestRestore(t *testing.T) {
