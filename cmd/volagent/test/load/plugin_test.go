@@ -76,8 +76,11 @@ func tappedAgent() int {
 			panic(err)
 		}
 		seams.Transaction = func(p cluster.Point) {
-			if !p.After {
-				fmt.Fprintln(f, transactionKind(p.Txn))
+			if p.After {
+				return
+			}
+			if _, err := fmt.Fprintln(f, transactionKind(p.Txn)); err != nil {
+				panic(err)
 			}
 		}
 	}
