@@ -19,10 +19,10 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 40m
 
-.PHONY: help build package demo test test-folders test-packages race crash chaos lint bench clean
+.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos history lint bench clean
 
 help: ## list the targets (the default)
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 build: ## build bin/volagent, bin/volagent-etcd and bin/volctl, static, with the version stamped
 	@mkdir -p bin
@@ -34,6 +34,11 @@ package: ## build deb and rpm into dist/, for the architecture of GOARCH
 demo: build ## show the main job on this machine, each step with its proof
 	@scripts/setup demo
 	@scripts/demo
+
+cluster-demo: ## show a cluster of three hosts on this machine, each step with its proof; as root
+	@((EUID == 0)) || { echo "cluster-demo: only root can make hosts with mounts and networks of their own" >&2; exit 1; }
+	@scripts/setup cluster-demo
+	@go test -count=1 -timeout 10m -v -run '^TestDemo$$' ./cmd/volagent/test/cluster -cluster.show | sed -E '/^(=== |--- PASS|PASS|ok )/d'
 
 test: build ## run all tests, also against the built binaries
 	@scripts/setup test
@@ -55,9 +60,9 @@ race: build ## run the tests under the race detector, with less to explore
 	@GOFLAGS= CGO_ENABLED=0 go tool -modfile=scripts/etcd.mod -n go.etcd.io/etcd/server/v3 >/dev/null
 	@$(MAKE) --no-print-directory -j2 -k test-folders test-packages CGO_ENABLED=1 TEST_FLAGS='-race -short'
 
-crash: ## kill agent, plugins and power at every point of every operation (minutes)
+crash: ## kill agent, plugins, etcd and power at every point of every operation (minutes)
 	@scripts/setup test
-	go test -count=1 -timeout 30m -v -run '^TestCrash' ./cmd/volagent/test/crash -crash.full | sed -E '/^ *(=== |--- PASS)/d'
+	go test -count=1 -p 1 -timeout 60m -v -run '^TestCrash' ./cmd/volagent/test/crash ./cmd/volagent/test/cluster -crash.full | sed -E '/^ *(=== |--- PASS)/d'
 
 # A plan depends on SEED alone. The run has mounts and processes of its own, which end with it.
 SEED ?= 1
@@ -67,6 +72,13 @@ chaos: ## 16 clients, kills and faults at random: make chaos SEED=7 FOR=20m
 	go test -c -o bin/chaos.test ./cmd/volagent/test/chaos
 	cd cmd/volagent/test/chaos && unshare --mount --pid --fork --kill-child --mount-proc \
 		../../../../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 0 -chaos.seed '$(SEED)' -chaos.for '$(FOR)'
+
+HISTORY_SEED ?= 0
+HISTORY_COUNT ?= 20000
+history: ## check random operations of three hosts, and cut each pair of hosts: make history HISTORY_COUNT=20000
+	@scripts/setup test
+	go test -count=1 -timeout 60m -v -run '^(TestHistory|TestPartition)$$' ./cmd/volagent/test/cluster \
+		-history.seed '$(HISTORY_SEED)' -history.count '$(HISTORY_COUNT)' -partition.full | sed -E '/^ *(=== |--- PASS)/d'
 
 lint: ## check style, imports, scripts, the unit file, alerts and the dashboard
 	@scripts/setup lint

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// connectTasks creates the services by which hosts make controller calls for each other, and end what
-// hosts that are gone have left unfinished.
+// connectTasks creates the services by which hosts make controller calls for each other, and end the
+// unfinished calls of hosts that are gone.
 func (a *Agent) connectTasks(store shared.Store) error {
 	box, err := secret.OpenBox(filepath.Join(a.c.DataDir, "task.key"))
 	if err != nil {

@@ -222,7 +222,7 @@ func readCopy(path string, steps []migration) (s *state, err error) {
 	defer func() { err = errors.Join(err, b.Close()) }()
 	known, found := schemaOf(steps), 0
 	err = b.View(func(tx *bbolt.Tx) (err error) {
-		if found, err = schema(tx, known); found > known {
+		if found, err = schema(tx, known); err != nil && found > known {
 			return volume.Errorf(volume.ErrRefused, "the backup cannot be restored: %v", err)
 		} else if err != nil {
 			return damaged(err.Error())

@@ -262,7 +262,7 @@ func TestRefusedFiles(t *testing.T) {
 		plant func(*bbolt.Tx) error
 		words string
 	}{
-		"a newer schema": {set("meta", "schema", "2"), "written by a newer release (schema 2, this one knows 1)"},
+		"a newer schema": {set("meta", "schema", "3"), "written by a newer release (schema 3, this one knows 2)"},
 		"a newer schema with other buckets": {func(tx *bbolt.Tx) error {
 			return errors.Join(tx.DeleteBucket([]byte("debts")), set("meta", "schema", "7")(tx))
 		}, "written by a newer release"},

@@ -29,7 +29,9 @@ import (
 // generation. Lines whose records were committed later are therefore harmless. All lines after a
 // damaged or incomplete line are ignored. The database empties the log when it has grown too large.
 //
-// One generation must never stand for two different records. The database therefore does not log a
+// One generation must never stand for two different records. The record of a shared volume may be
+// deleted and added again while the log has lines of the earlier record. A new record therefore has
+// a higher generation than each deleted one. The database therefore does not log a
 // change that it may still refuse. After a failed commit, the generations in memory continue after
 // those that may be in the file.
 

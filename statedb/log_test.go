@@ -48,16 +48,7 @@ func died(t *testing.T, path string, change func(*statedb.DB)) (dead string) {
 		t.Fatal(err)
 	}
 	change(db)
-	dead = filepath.Join(t.TempDir(), "state.db")
-	for _, end := range []string{".db", ".log"} {
-		raw, err := os.ReadFile(strings.TrimSuffix(path, ".db") + end)
-		if err == nil {
-			err = os.WriteFile(strings.TrimSuffix(dead, ".db")+end, raw, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	dead = killed(t, path)
 	close(goOn)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
@@ -168,6 +159,62 @@ func TestOldLog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLogOfDeletedRecord deletes a record and adds it again, as the agent does with the record of a
+// shared volume. The log still has newer-looking lines of the deleted record. After a kill of the
+// agent, the added record is unchanged, also if it was added by the agent that was started then.
+func TestLogOfDeletedRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	db, err := statedb.Open(path, statedb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, db.Update, put(record("a")))
+	do(t, db.Update, put(record("b")))
+	for range 5 {
+		take(t, db, "a")
+	}
+	do(t, db.Update, func(tx *statedb.Tx) error { tx.DeleteVolume("a"); return nil })
+	absent := killed(t, path)
+	do(t, db.Update, put(record("a", "new")))
+	present := killed(t, path)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, path := range []string{present, absent} {
+		db, err := statedb.Open(path, statedb.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if path == absent {
+			do(t, db.Update, put(record("a", "new")))
+		}
+		if r, _ := db.Volume("a"); len(r.Claims) != 1 || r.Claims["new"].Alloc != "new" {
+			t.Errorf("after the kill, the claims are %v", r.Claims)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// killed copies the files of an idle database and its log, as a killed agent would leave them. It
+// returns the path of the copy.
+func killed(t *testing.T, path string) (dead string) {
+	t.Helper()
+	dead = filepath.Join(t.TempDir(), "state.db")
+	for _, end := range []string{".db", ".log"} {
+		raw, err := os.ReadFile(strings.TrimSuffix(path, ".db") + end)
+		if err == nil {
+			err = os.WriteFile(strings.TrimSuffix(dead, ".db")+end, raw, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dead
 }
 
 // TestDamagedLog truncates or damages a log at every offset. The lines before the offset must

@@ -26,7 +26,7 @@ func load(b *backups, o Options, steps []migration) (s *state, err error) {
 		return nil
 	}
 
-	if err := b.file.view(look); err != nil || found == known {
+	if err := b.file.view(look); err != nil || found >= known {
 		return s, err
 	}
 	if found == 0 {

@@ -98,7 +98,7 @@ func TestMigrations(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := statedb.Open(path, statedb.Options{})
-	if !strings.Contains(fmt.Sprint(err), "schema 4, this one knows 1") {
+	if !strings.Contains(fmt.Sprint(err), "schema 4, this one knows 2") {
 		t.Errorf("the release before it says %v", err)
 	}
 }

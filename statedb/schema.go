@@ -19,6 +19,11 @@ import (
 // value is stored.
 var buckets = []string{bucketMeta, "volumes", bucketClaims, "plugins", "debts"}
 
+// schemaShared is the schema of a file that contains a shared volume. It differs from schema 1 only in
+// that. The agent raises the schema when it stores the first shared volume, because an older agent
+// would use the volume without the cluster's permission. It never lowers the schema.
+const schemaShared = 2
+
 // migration converts a file from one schema to the next.
 type migration struct {
 	what string // purpose of the migration, for error messages
@@ -26,15 +31,36 @@ type migration struct {
 }
 
 // migrations lists all migrations in order. The first one would convert schema 1 to 2. The list is
-// empty, because there is only one schema so far.
+// empty, because the agent itself raises schema 1 to schemaShared.
 var migrations []migration
 
 // schemaOf returns the schema of a file after all steps.
 func schemaOf(steps []migration) int { return 1 + len(steps) }
 
+// raise sets the schema of a file that gets a shared volume.
+func raise(tx *bbolt.Tx, c changes) error {
+	isShared := false
+	for at := range c {
+		if at.bucket == volumes.bucket {
+			r := c.volume(at)
+			isShared = isShared || r != nil && r.Volume.Shared
+		}
+	}
+	if !isShared {
+		return nil
+	}
+
+	found, err := schema(tx, schemaOf(migrations))
+	if err != nil || found >= schemaShared {
+		return err
+	}
+	return setSchema(tx, schemaShared)
+}
+
 // schema returns the schema of a file, or 0 for a new file. It returns an error if the schema is
-// greater than known.
+// greater than known and greater than schemaShared.
 func schema(tx *bbolt.Tx, known int) (int, error) {
+	known = max(known, schemaShared)
 	if k, _ := tx.Cursor().First(); k == nil {
 		return 0, nil
 	}
@@ -171,7 +197,7 @@ func (on stored) save(tx *bbolt.Tx, c changes) error {
 		return cmp.Or(cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.key, b.key))
 	})
 
-	var errs []error
+	errs := []error{raise(tx, c)}
 	for _, at := range order {
 		errs = append(errs, set(tx, at, c[at]))
 		if at.bucket == volumes.bucket {

@@ -12,6 +12,11 @@ type state struct {
 	values   map[string]map[string]any // all values, by bucket and key
 	external map[string]string         // storage key → volume id
 	staging  map[string]string         // staging path → id of the volume that uses it
+
+	// newest is the highest generation of all deleted records and all lines of the log. A new record
+	// continues after it, because the log may still have lines of an earlier record of the same
+	// volume. Only a Tx and recall use it.
+	newest uint64
 }
 
 func newState() *state {

@@ -125,6 +125,9 @@ func recall(w *writer, lines []volume.Record) error {
 		return w.log.forget()
 	}
 
+	for _, r := range lines {
+		w.mem.newest = max(w.mem.newest, r.Generation)
+	}
 	w.dirty = replay(w.mem.state, lines)
 	if len(w.dirty) == 0 {
 		w.log.committed(0)

@@ -64,14 +64,23 @@ func (tx *Tx) put(at address, v any) {
 	tx.own[at] = v
 }
 
-// PutVolume stores a record and increments its generation.
+// PutVolume stores a record and increments its generation. The generation of a new record is higher
+// than that of each deleted record.
 func (tx *Tx) PutVolume(r volume.Record) {
+	if _, ok := tx.Volume(r.Volume.ID); !ok {
+		r.Generation = max(r.Generation, tx.base.newest)
+	}
 	r.Generation++
 	volumes.Put(tx, r)
 }
 
 // DeleteVolume deletes a record with its claims.
-func (tx *Tx) DeleteVolume(id string) { volumes.Delete(tx, id) }
+func (tx *Tx) DeleteVolume(id string) {
+	if r, ok := tx.Volume(id); ok {
+		tx.base.newest = max(tx.base.newest, r.Generation)
+	}
+	volumes.Delete(tx, id)
+}
 
 // PutNode stores the state of the host.
 func (tx *Tx) PutNode(n Node) { nodes.Put(tx, n) }

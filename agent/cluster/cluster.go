@@ -123,6 +123,10 @@ func (s *Store) Close() error {
 
 // ClusterID implements shared.Store.
 func (s *Store) ClusterID(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	s.etcdID = 0 // the next answer sets it
+	s.mu.Unlock()
+
 	if _, err := s.Range(ctx, shared.Span{Key: "meta"}, 1, 0); err != nil {
 		return "", err
 	}
@@ -217,8 +221,13 @@ func (s *Store) repeat(ctx context.Context, call func(context.Context) error) er
 // repeatAfter is the wait between two attempts of repeat.
 const repeatAfter = 50 * time.Millisecond
 
-// note writes a message to the log when etcd stops answering or answers again.
+// note writes a message to the log when etcd stops answering or answers again. A call that its caller
+// has cancelled shows neither.
 func (s *Store) note(err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+
 	silent := errors.Is(err, shared.ErrUnreachable)
 	if silent == s.silent.Swap(silent) {
 		return

@@ -13,7 +13,7 @@ func Tell(log hclog.Logger, e Event) {
 	switch e.Type {
 	case volume.EventStepFailed, volume.EventWarning, volume.EventClaimRefused, volume.EventCreateFailed, volume.EventDeleteFailed,
 		volume.EventPluginUnhealthy, volume.EventPluginBackingOff, volume.EventPluginFailed, volume.EventPluginWarning,
-		volume.EventHoldLost, volume.EventClusterUnreachable:
+		volume.EventHoldLost, volume.EventHoldConflict, volume.EventClusterUnreachable:
 		level = hclog.Warn
 	case volume.EventPluginReady, volume.EventCreated, volume.EventRegistered, volume.EventShared, volume.EventUnshared, volume.EventUpdated, volume.EventDeleted, volume.EventDeregistered,
 		volume.EventOwnerGone, volume.EventRuntimeCreated, volume.EventRuntimeRemoved, volume.EventNodeDraining, volume.EventNodeUndrained, volume.EventRestored,

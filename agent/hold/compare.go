@@ -23,25 +23,11 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 	}
 
 	for _, r := range records {
-		usable := r.Node.Hold.State == volume.Present && !r.Node.Hold.Lost
-		if !r.Volume.Shared || !usable || s.isEnding(r.Volume.ID, r.Node.Hold.Operation) {
+		if !s.expects(r) {
 			continue
 		}
-
-		e, ok := found[r.Volume.ID]
-		h := r.Node.Hold
-		same := ok && e.Value.Operation == h.Operation && e.Create == h.Token.Revision
-		gone := !same && h.Token.Epoch == epoch // after a restore of etcd, a missing hold proves nothing
-		if gone || forgotten {
-			if err := s.lose(ctx, r.Key(), h.Token); err != nil {
-				return err
-			}
-			continue
-		}
-		if same {
-			if err := s.doubtAttachment(ctx, r.Volume.ID, e.KV); err != nil {
-				return err
-			}
+		if err := s.compareHold(ctx, r, found[r.Volume.ID], epoch, forgotten); err != nil {
+			return err
 		}
 	}
 
@@ -54,12 +40,46 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 	return nil
 }
 
+// compareHold compares the hold of a record with e, the hold of this host in the cluster.
+func (s *Service) compareHold(ctx context.Context, r volume.Record, e shared.Entry[shared.Hold], epoch int64, forgotten bool) error {
+	h := r.Node.Hold
+	shown := shows(e, r)
+	gone := h.Token.Epoch == epoch && !shown // after a restore of etcd, a missing hold proves nothing
+	switch {
+	case forgotten:
+		return s.lose(ctx, r.Key(), h.Token)
+	case shown:
+		return s.doubtAttachment(ctx, r.Volume.ID, e.KV)
+	case !gone:
+		return nil
+	case s.isSuspended():
+		s.Log.Warn("the cluster does not show a hold of this host; the host keeps the volume until a person runs \"volctl cluster resume\"", "volume", r.Volume.ID)
+		return nil
+	}
+
+	if err := s.checkLoss(ctx, r); err != nil {
+		return err
+	}
+	return s.lose(ctx, r.Key(), h.Token)
+}
+
 // CompareAgain makes the service compare the holds soon. It does not wait.
 func (s *Service) CompareAgain() {
 	s.mu.Lock()
 	s.compare = true
 	s.mu.Unlock()
 	s.registerAgain()
+}
+
+// expects reports whether the cluster must show the hold of a record.
+func (s *Service) expects(r volume.Record) bool {
+	h := r.Node.Hold
+	return r.Volume.Shared && h.State == volume.Present && !h.Lost && !s.isEnding(r.Volume.ID, h.Operation)
+}
+
+// shows reports whether e, a hold of this host in the cluster, is the hold of a record.
+func shows(e shared.Entry[shared.Hold], r volume.Record) bool {
+	return e.Exists() && e.Value.Operation == r.Node.Hold.Operation && e.Create == r.Node.Hold.Token.Revision
 }
 
 // readHolds returns the holds of this host in the cluster, by volume.
@@ -112,6 +132,10 @@ func (s *Service) lose(ctx context.Context, key string, token volume.Token) erro
 func (s *Service) explain(ctx context.Context, id string, e shared.Entry[shared.Hold], epoch int64) error {
 	h := e.Value
 	if r, ok := s.holder(id); ok && r.Node.Hold.Operation == h.Operation && r.Volume.Shared {
+		return nil
+	}
+	if s.isSuspended() {
+		s.Log.Warn("the cluster shows a hold that this host does not know; it is given up after \"volctl cluster resume\"", "volume", id)
 		return nil
 	}
 

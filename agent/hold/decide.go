@@ -80,6 +80,7 @@ func (s *Service) executed(id string, sit shared.Situation, txn shared.Txn, revi
 		return sit, err
 	}
 
+	s.noteWrite(revision)
 	if changesHold(txn, shared.HoldKey(s.Node, id)) {
 		s.lag.made(revision)
 	}
@@ -96,7 +97,11 @@ func changesHold(t shared.Txn, key string) bool {
 
 // read reads the keys about a volume.
 func (s *Service) read(ctx context.Context, id string) (shared.Situation, error) {
+	seen := s.seenRevision()
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.Reads(s.Node, id)})
+	if err == nil {
+		err = s.noteRevision(res.Revision, seen)
+	}
 	if err != nil {
 		s.noteError(err)
 		return shared.Situation{}, err

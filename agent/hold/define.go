@@ -51,7 +51,8 @@ func (s *Service) Find(ctx context.Context, id string) (v volume.Volume, ok bool
 // cannotLook returns the error for a volume whose definition cannot be read now.
 func (s *Service) cannotLook(id string, err error) error {
 	var refused *volume.Error
-	if errors.As(err, &refused) && !errors.Is(err, volume.ErrPluginUnavailable) {
+	passing := errors.Is(err, volume.ErrPluginUnavailable) || errors.Is(err, shared.ErrWentBack)
+	if errors.As(err, &refused) && !passing {
 		return err
 	}
 

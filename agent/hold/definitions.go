@@ -2,8 +2,10 @@ package hold
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -43,20 +45,24 @@ func (d Definitions) Define(ctx context.Context, v volume.Volume) error {
 }
 
 // Undefine removes a volume from the cluster. It refuses a volume that a host uses, and a volume that
-// was defined again since the given definition was read.
-func (d Definitions) Undefine(ctx context.Context, was volume.SharedVolume) error {
+// was defined again, created or deleted since the given definition was read. It also ends the call of
+// this host with the given operation.
+func (d Definitions) Undefine(ctx context.Context, was volume.SharedVolume, operation string) error {
 	sent := false
 	_, err := d.change(ctx, was.Volume, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
-		same := p.Volume.Value.Volume.RegisteredAt.Equal(was.Volume.RegisteredAt) && p.Volume.Value.Operation == was.Operation
+		now := p.Shown()
+		same := now.Volume.RegisteredAt.Equal(was.Volume.RegisteredAt) && now.Operation == was.Operation
 		switch {
 		case sent && !p.Volume.Exists():
 			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
 		case p.Volume.Exists() && !same:
 			return shared.Txn{}, volume.Errorf(volume.ErrRefused, "volume %q was registered again meanwhile", was.Volume.ID)
+		case p.Volume.Exists() && now.Volume.Provision != was.Volume.Provision:
+			return shared.Txn{}, volume.Errorf(volume.ErrRefused, "a create or delete of volume %q has begun or ended meanwhile", was.Volume.ID)
 		}
 
 		sent = true
-		return p.Undefine(who)
+		return p.Undefine(who, operation)
 	})
 	if err != nil {
 		return err
@@ -87,7 +93,7 @@ func (d Definitions) Redefine(ctx context.Context, id string, fn func(volume.Sha
 // empty.
 func (d Definitions) BeginCall(ctx context.Context, c volume.StorageCall, fn func(had volume.SharedVolume, ok bool) (volume.Volume, error)) (volume.SharedVolume, error) {
 	begin := shared.StorageCall{Alone: c.Alone}
-	return d.change(ctx, volume.Volume{ID: c.Volume}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+	v, err := d.change(ctx, volume.Volume{ID: c.Volume}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
 		v, err := fn(p.Shown(), p.Volume.Exists())
 		if err != nil {
 			return shared.Txn{}, err
@@ -98,16 +104,20 @@ func (d Definitions) BeginCall(ctx context.Context, c volume.StorageCall, fn fun
 			def.Operation = c.Operation
 		}
 		def.Volume = v
-		begin.AnnouncedCall = shared.AnnouncedCall{Asker: who, Operation: c.Operation, Call: c.Call, Deadline: c.Deadline, Now: time.Now().UTC()}
+		begin.AnnouncedCall = shared.AnnouncedCall{Asker: who, Operation: c.ID, Call: c.Call, Deadline: c.Deadline, Now: time.Now().UTC()}
 		return p.BeginStorageCall(begin, def)
 	})
+	if errors.Is(err, volume.ErrPluginUnavailable) {
+		d.LeaveCall(c) // the cluster may have announced the call
+	}
+	return v, err
 }
 
 // EndCall stores the result of an announced call, and ends the call. The function fn returns the
 // definition after the call.
 func (d Definitions) EndCall(ctx context.Context, c volume.StorageCall, external string, fn func(volume.Volume) volume.Volume) (volume.SharedVolume, error) {
 	driver, sent := c.Driver, false
-	return d.change(ctx, volume.Volume{ID: c.Volume, Driver: driver, ExternalID: external}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+	v, err := d.change(ctx, volume.Volume{ID: c.Volume, Driver: driver, ExternalID: external}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
 		if sent && !p.Call.Exists() {
 			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
 		}
@@ -115,25 +125,37 @@ func (d Definitions) EndCall(ctx context.Context, c volume.StorageCall, external
 		sent = true
 		def := p.Volume.Value
 		def.Volume = fn(p.Shown().Volume)
-		return p.EndStorageCall(who, c.Operation, def)
+		return p.EndStorageCall(who, c.ID, def)
 	})
+	if errors.Is(err, volume.ErrPluginUnavailable) {
+		d.LeaveCall(c)
+	}
+	return v, err
 }
 
 // LeaveCall ends an announced call of unknown outcome after the time in which the call may still have
-// an effect. The definition keeps the intent.
+// an effect. The definition keeps the intent. While the cluster is not reachable, LeaveCall tries
+// again.
 func (d Definitions) LeaveCall(c volume.StorageCall) {
 	d.mu.Lock()
 	ctx := d.running
 	d.mu.Unlock()
 
 	go func() {
-		pause(ctx, c.Deadline)
-		_, err := d.change(ctx, volume.Volume{ID: c.Volume}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
-			return p.LeaveStorageCall(who, c.Operation)
-		})
-		if err != nil && ctx.Err() == nil {
-			d.Log.Warn("cannot end an announced call in the cluster; this host ends it when its agent starts again",
-				"volume", c.Volume, "call", c.Call, "error", err)
+		for wait, tries := c.Deadline, 1; ctx.Err() == nil; tries++ {
+			pause(ctx, wait)
+			_, err := d.change(ctx, volume.Volume{ID: c.Volume}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+				return p.LeaveStorageCall(who, c.ID)
+			})
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			if !errors.Is(err, volume.ErrPluginUnavailable) {
+				d.Log.Warn("cannot end an announced call in the cluster; this host ends it when its agent starts again",
+					"volume", c.Volume, "call", c.Call, "error", err)
+				return
+			}
+			wait = backoff.Jitter(retries.After(tries))
 		}
 	}()
 }
@@ -146,10 +168,12 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 	if err != nil {
 		return volume.SharedVolume{}, d.cannotLook(v.ID, err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, decideWithin)
+	defer cancel()
 
 	changed := false
 	res, err := d.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(d.Node, v)})
-	for range mostTries {
+	for tries := 0; tries < mostTries || changed; tries++ {
 		if err != nil {
 			d.noteError(err)
 			return volume.SharedVolume{}, d.cannotLook(v.ID, err)
@@ -188,7 +212,11 @@ func (s *Service) attaches(pluginID string) bool {
 
 // readPlace reads the keys that decide about a definition.
 func (s *Service) readPlace(ctx context.Context, v volume.Volume) (shared.Place, error) {
+	seen := s.seenRevision()
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(s.Node, v)})
+	if err == nil {
+		err = s.noteRevision(res.Revision, seen)
+	}
 	if err != nil {
 		s.noteError(err)
 		return shared.Place{}, err

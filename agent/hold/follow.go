@@ -42,6 +42,11 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 	}
 
 	_, id, isHold := shared.HoldIDs(c.Key)
+	if c.Key == shared.MetaKey {
+		s.mu.Lock()
+		s.compare = true // at the end of a suspension, this host gives up the holds that it does not know
+		s.mu.Unlock()
+	}
 	if !isHold {
 		s.registerAgain()
 		return
@@ -58,7 +63,7 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 	if !ok || r.Node.Hold.State != volume.Present || r.Node.Hold.Token.Revision >= c.Mod {
 		return
 	}
-	if s.isEnding(id, r.Node.Hold.Operation) {
+	if s.isEnding(id, r.Node.Hold.Operation) || s.isSuspended() {
 		return
 	}
 	if err := s.lose(ctx, r.Key(), r.Node.Hold.Token); err != nil {
@@ -67,7 +72,8 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 	}
 }
 
-// doubtAttachment learns from a hold of this host that another host has changed the attachment.
+// doubtAttachment learns from a hold of this host that a cleaning, also one of this host itself, has
+// found the attachment changed.
 func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) error {
 	e, err := shared.Decode[shared.Hold](kv)
 	if err != nil {
@@ -75,8 +81,8 @@ func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) 
 	}
 	by := e.Value.By
 	r, ok := s.holder(id)
-	if by == "" || by == s.Node || !ok {
-		return nil // this host has made the change itself
+	if by == "" || !ok {
+		return nil // a step of this host has made the change
 	}
 
 	doubted := false
@@ -89,7 +95,7 @@ func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) 
 		return r, doubted
 	})
 	if err == nil && doubted {
-		s.Log.Warn("another host found that a volume is not attached to this host; it is attached again", "volume", id, "host", by)
+		s.Log.Warn("the cluster found that a volume is not attached to this host; it is attached again after it is unstaged", "volume", id, "host", by)
 		s.Wake(id)
 	}
 	return err

@@ -100,17 +100,13 @@ func (s *Service) answer(ctx context.Context, kv shared.KV) {
 		return
 	}
 
-	s.mu.Lock()
-	lease := s.lease
-	s.mu.Unlock()
-
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 
 	a := shared.Answer{Volume: s.Uses(q.Value.Driver, q.Value.ExternalID)}
 	_, err = shared.DoSure(ctx, s.Store, shared.Txn{
 		If:   []shared.Compare{shared.Unchanged(kv)},
-		Then: []shared.Op{shared.PutLeased(shared.AnswerKey(q.Value.ID, s.Node), shared.Entry[shared.Answer]{}.Encode(a), lease)},
+		Then: []shared.Op{shared.PutLeased(shared.AnswerKey(q.Value.ID, s.Node), shared.Entry[shared.Answer]{}.Encode(a), kv.Lease)},
 	})
 	if err != nil && ctx.Err() == nil {
 		s.Log.Warn("cannot answer the question of another host about a volume", "host", q.Value.Node, "volume", q.Value.Volume, "error", err)

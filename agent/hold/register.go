@@ -60,6 +60,9 @@ func pause(ctx context.Context, d time.Duration) {
 // words describes why the host is not a working member of the cluster.
 func (s *Service) words(err error) string {
 	var refused *volume.Error
+	if errors.Is(err, shared.ErrWentBack) && errors.As(err, &refused) {
+		return refused.Message + "; " + refused.Hint
+	}
 	if errors.As(err, &refused) {
 		return "the cluster does not accept this host: " + refused.Message
 	}
@@ -67,10 +70,16 @@ func (s *Service) words(err error) string {
 }
 
 // register raises the incarnation of this host in the cluster. It then compares the holds of this
-// host with its records, before any step can use a hold.
+// host with its records, before any step can use a hold. In a new epoch, it first writes the holds
+// of the volumes that this host uses.
 func (s *Service) register(ctx context.Context) (shared.Lease, error) {
+	store, err := s.Store.ClusterID(ctx)
+	if err != nil {
+		return 0, err
+	}
+
 	self := shared.Self{
-		Node: s.Node, Boot: s.Boot, Machine: s.Machine, Member: s.Records.Membership(),
+		Node: s.Node, Boot: s.Boot, Machine: s.Machine, Member: s.remembered(), StoreID: store,
 		Registration: rand.Text(), Now: time.Now().UTC(),
 	}
 	if err := s.checkAccepted(ctx, self); err != nil {
@@ -92,21 +101,28 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, errors.Join(err, s.Store.Revoke(context.WithoutCancel(ctx), lease))
 	}
 
+	era := a.Meta.Value.Era()
 	member := self.Member.Intends(self.Registration)
-	member.ClusterID, member.Epoch, member.Incarnation = a.Meta.Value.ClusterID, a.Meta.Value.Epoch, admitted.Incarnation
+	member.ClusterID, member.Era, member.Incarnation = a.Meta.Value.ClusterID, era, admitted.Incarnation
+	member.Revision, member.StoreID = a.Revision, store
 	if err := s.Records.PutMembership(ctx, member); err != nil {
 		return 0, fmt.Errorf("cannot store the registration: %w", err)
 	}
 
 	s.mu.Lock()
-	s.lease = lease
+	s.lease, s.seen = lease, a.Revision
+	clear(s.cached)
 	s.mu.Unlock()
 
-	who := shared.Asker{Node: s.Node, Incarnation: admitted.Incarnation}
+	s.setSuspended(a.Meta.Value)
+	who := shared.Asker{Node: s.Node, Incarnation: admitted.Incarnation, Era: era}
 	if admitted.Forgotten {
 		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)
 	}
-	if err := s.compareHolds(ctx, a.Meta.Value.Epoch, admitted.Forgotten); err != nil {
+	if err := s.reclaimAll(ctx, who, admitted.Forgotten); err != nil {
+		return 0, err
+	}
+	if err := s.compareHolds(ctx, era.Epoch, admitted.Forgotten); err != nil {
 		return 0, err
 	}
 
@@ -125,16 +141,29 @@ func (s *Service) checkAccepted(ctx context.Context, self shared.Self) error {
 		return err
 	}
 
-	a, err := shared.ParseArrival(self.Node, res.Reads)
+	a, err := shared.ParseArrival(self.Node, res)
 	if err != nil {
 		return err
 	}
 
 	founds := !a.Meta.Exists() && self.Member.ClusterID == "" // a new cluster accepts every host
 	if !founds {
-		_, err = a.Register(self)
+		err = s.checkArrival(ctx, a, self)
+	}
+	if errors.Is(err, shared.ErrWentBack) {
+		err = errors.Join(err, s.suspend(ctx, a, self.Member))
 	}
 	return err
+}
+
+// checkArrival returns an error if the cluster would refuse the registration, or if the cluster lacks a
+// hold of this host without a reason.
+func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self shared.Self) error {
+	admitted, err := a.Register(self)
+	if err != nil || admitted.Forgotten || a.Meta.Value.Era() != self.Member.Era {
+		return err
+	}
+	return s.checkHolds(ctx, self.Member)
 }
 
 // sendRegistration sends the transaction that registers the host, until the store has decided. If
@@ -146,7 +175,7 @@ func (s *Service) sendRegistration(ctx context.Context, self shared.Self) (share
 			return shared.Arrival{}, shared.Admission{}, err
 		}
 
-		a, err := shared.ParseArrival(self.Node, res.Reads)
+		a, err := shared.ParseArrival(self.Node, res)
 		if err != nil {
 			return a, shared.Admission{}, err
 		}
@@ -189,15 +218,17 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 	go s.tellStatus(ctx)
 	failures := 0
 	for tick := time.NewTicker(renewEvery); ; {
+		asked := false
 		select {
 		case <-ctx.Done():
 			tick.Stop()
 			return context.Cause(ctx)
 		case <-tick.C:
 		case <-s.again:
+			asked = true
 		}
 
-		if err := s.checkRegistration(ctx, lease); err != nil {
+		if err := s.checkRegistration(ctx, lease, asked); err != nil {
 			if errors.Is(err, shared.ErrUnreachable) {
 				s.setAway(s.words(err))
 				failures++
@@ -212,28 +243,36 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 	}
 }
 
-// checkRegistration renews the lease. If the cluster was not reachable before, it also checks that
-// the cluster still shows the host as registered.
-func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) error {
+// checkRegistration renews the lease. If something has asked for it, or if the cluster was not
+// reachable before, it also checks that the cluster still shows the host as registered. An idle host
+// needs no such check, because it watches its own key.
+func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, asked bool) error {
 	if _, err := s.Store.Renew(ctx, lease); err != nil {
 		return err
 	}
 
 	s.mu.Lock()
-	who, compare := s.who, s.compare || s.away != ""
+	who, compare, seen := s.who, s.compare || s.away != "", s.seen
 	s.mu.Unlock()
+	if !asked && !compare {
+		return nil
+	}
 
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
 	if err != nil {
 		return err
 	}
-	a, err := shared.ParseArrival(s.Node, res.Reads)
+	a, err := shared.ParseArrival(s.Node, res)
 	if err != nil {
 		return err
 	}
 	if err := shared.CheckRegistered(a.Meta, a.Node, who); err != nil {
 		return err
 	}
+	if err := s.noteRevision(res.Revision, seen); err != nil {
+		return err
+	}
+	s.setSuspended(a.Meta.Value)
 	if err := s.compareDrain(ctx, a, who); err != nil {
 		return err
 	}
@@ -254,8 +293,8 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease) err
 	return nil
 }
 
-// publishInfo writes what the other hosts need to know about the plugins of this host, at once and
-// after each change, until ctx ends.
+// publishInfo describes the plugins of this host to the other hosts, at once and after each change,
+// until ctx ends.
 func (s *Service) publishInfo(ctx context.Context) {
 	if s.Info == nil {
 		return
@@ -288,7 +327,7 @@ func (s *Service) publishInfo(ctx context.Context) {
 	}
 }
 
-// earlierInfo reads what the cluster knows about the plugins of this host.
+// earlierInfo reads the last description of this host's plugins from the cluster.
 func (s *Service) earlierInfo(ctx context.Context) (shared.Entry[shared.NodeInfo], error) {
 	page, err := s.Store.Range(ctx, shared.Span{Key: shared.NodeInfoKey(s.Node)}, 1, 0)
 	if err != nil || len(page.KVs) == 0 {
@@ -315,7 +354,7 @@ func (s *Service) Leave(ctx context.Context) error {
 
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
 	for err == nil {
-		a, perr := shared.ParseArrival(s.Node, res.Reads)
+		a, perr := shared.ParseArrival(s.Node, res)
 		if perr != nil {
 			return perr
 		}

@@ -15,6 +15,7 @@
 //	waiting.go      volumes that wait for another host
 //	lanes.go        the order of the writes
 //	status.go       what this host tells people about itself
+//	restore.go      a store that was restored from a backup
 //	figures.go      the state of this service for people and metrics
 //
 // While the cluster's store is not reachable, the service refuses each change at once, and all
@@ -120,11 +121,18 @@ type Service struct {
 
 	lease shared.Lease // of the last registration
 
+	// seen is the newest revision of the store that this host has seen in its epoch.
+	seen int64
+	// suspended is set while the cluster admits no writer after a restore. This host then loses no
+	// hold, and gives up no hold that its records do not explain.
+	suspended bool
+
 	compare bool // the next check of the registration also compares the holds
 
 	cached  map[string]shared.Situation // situations of volumes with a step in progress
 	waiting map[string]context.CancelFunc
 	ending  map[string]string // operations of the holds that this host is giving up, by volume
+	moving  map[string]bool   // volumes whose scope is being changed
 	strays  map[string]bool   // volumes for which the cluster may show a hold that no record explains
 	again   chan struct{}     // asks Run to register again
 	plugins chan struct{}     // asks for another write of the plugins of this host
@@ -141,7 +149,8 @@ type Service struct {
 func New(o Options) *Service {
 	return &Service{
 		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
-		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, strays: map[string]bool{}, again: make(chan struct{}, 1), plugins: make(chan struct{}, 1),
+		cached: map[string]shared.Situation{}, waiting: map[string]context.CancelFunc{}, ending: map[string]string{}, moving: map[string]bool{}, strays: map[string]bool{},
+		again: make(chan struct{}, 1), plugins: make(chan struct{}, 1),
 		lanes: newLanes(), changed: make(chan struct{}, 1),
 		running: context.Background(),
 	}
@@ -213,11 +222,16 @@ func (s *Service) setReachable(who shared.Asker) {
 }
 
 // noteError examines an error of the store or of a decision. It records that the cluster is not
-// usable, or asks for a new registration.
+// usable, or asks for a new registration. A step that its caller has cancelled says nothing about the
+// cluster.
 func (s *Service) noteError(err error) {
 	switch {
+	case errors.Is(err, context.Canceled):
 	case errors.Is(err, shared.ErrUnreachable), errors.Is(err, shared.ErrFull), errors.Is(err, shared.ErrDenied), errors.Is(err, shared.ErrUnsupported):
 		s.setAway(fmt.Sprintf("etcd at %s: %v", s.Endpoints, err))
+		s.registerAgain()
+	case errors.Is(err, shared.ErrWentBack):
+		s.setAway(s.words(err))
 		s.registerAgain()
 	case errors.Is(err, shared.ErrUnregistered):
 		s.registerAgain()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -159,8 +160,31 @@ func sameVolume(p shared.Place, v volume.Volume) bool {
 	return p.Volume.Exists() && had.Same(volume.Record{Volume: v})
 }
 
-// Unshare removes a volume from the cluster. It refuses a volume that another host uses. The
-// parameter operation names the hold of this host, or is empty.
+// Move records that the scope of a volume is being changed, until the returned function is called.
+// Meanwhile, no claim and no registration of this host draws conclusions from the cluster's state.
+func (s *Service) Move(id string) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.moving[id] = true
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.moving, id)
+	}
+}
+
+// isMoving reports whether the scope of a volume is being changed.
+func (s *Service) isMoving(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.moving[id]
+}
+
+// Unshare removes a volume from the cluster. It refuses a volume that another host uses, and a volume
+// whose definition has changed since it was read. The parameter operation names the hold of this
+// host, or is empty.
 func (d Definitions) Unshare(ctx context.Context, v volume.Volume, operation string) error {
 	sent := false
 	d.setEnding(v.ID, operation)
@@ -168,6 +192,10 @@ func (d Definitions) Unshare(ctx context.Context, v volume.Volume, operation str
 		if sent && !p.Volume.Exists() {
 			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
 		}
+		if now := (volume.Record{Volume: p.Shown().Volume}); p.Volume.Exists() && !now.SameDefinition(volume.Record{Volume: v}) {
+			return shared.Txn{}, volume.Errorf(volume.ErrRefused, "another host has changed volume %q meanwhile", v.ID).WithRemedy(remedy.Of(remedy.UnshareVolume, v.ID))
+		}
+
 		sent = true
 		return p.Unshare(who, operation)
 	})
@@ -193,36 +221,80 @@ func (d Definitions) CheckOwn(ctx context.Context, v volume.Volume) error {
 }
 
 // checkOwn refuses the first claim of a volume of this host if the cluster has another volume with
-// the same id. A volume whose share or unshare was interrupted gets the scope that the cluster shows. If
-// the cluster does not answer, checkOwn permits the claim.
+// the same id. If the cluster does not answer, checkOwn permits the claim.
+//
+// A volume whose share or unshare was interrupted gets the scope that the cluster shows. It needs an
+// answer of the cluster before its first claim.
 func (s *Service) checkOwn(ctx context.Context, r volume.Record) error {
-	if _, err := s.Asker(); err != nil || r.Held() {
+	id := r.Volume.ID
+	if r.Held() && !r.Rescoping {
 		return nil
+	}
+	if s.isMoving(id) {
+		return volume.Errorf(volume.ErrPluginUnavailable, "the scope of volume %q is being changed", id).WithRemedy(remedy.Of(remedy.ShowVolume, id))
 	}
 
 	look, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 
-	p, err := s.readPlace(look, r.Volume)
-	if err != nil || !p.Volume.Exists() {
+	_, err := s.Asker()
+	var p shared.Place
+	if err == nil {
+		p, err = s.readPlace(look, r.Volume)
+	}
+	switch {
+	case err != nil && r.Rescoping && !r.Held():
+		return s.cannotLook(id, err)
+	case err != nil:
+		return nil
+	case !p.Volume.Exists():
+		return s.keepOwn(ctx, r)
+	case sameVolume(p, r.Volume):
+		return s.adopt(ctx, p.Shown().Volume, heldBy(p))
+	case r.Held():
+		return nil
+	default:
+		return p.Elsewhere(shared.Asker{Node: s.Node})
+	}
+}
+
+// heldBy returns the hold of this host on a volume, or an empty one.
+func heldBy(p shared.Place) volume.Hold {
+	if !p.Hold.Exists() {
+		return volume.Hold{}
+	}
+	return shared.HoldOf(p.Hold, p.Meta.Value.Epoch)
+}
+
+// keepOwn records that a volume belongs to this host alone, after a share or unshare was interrupted.
+func (s *Service) keepOwn(ctx context.Context, was volume.Record) error {
+	if !was.Rescoping {
 		return nil
 	}
-	if sameVolume(p, r.Volume) {
-		return s.adopt(ctx, p.Shown().Volume, volume.Hold{})
-	}
-	return p.Elsewhere(shared.Asker{Node: s.Node})
+	return s.Records.ChangeShared(ctx, was.Volume.ID, func(r volume.Record, ok bool) (volume.Record, bool) {
+		if !ok || !r.Rescoping || !r.Same(was) {
+			return r, false
+		}
+
+		r.Rescoping = false
+		return r, true
+	})
 }
 
 // adopt makes a volume of this host shared, because the cluster shows that it is. It reports nothing
 // if the record has changed meanwhile.
 func (s *Service) adopt(ctx context.Context, def volume.Volume, h volume.Hold) error {
+	if s.isMoving(def.ID) {
+		return nil // the share or unshare in progress decides
+	}
+
 	return s.Records.ChangeShared(ctx, def.ID, func(r volume.Record, ok bool) (volume.Record, bool) {
 		if !ok || r.Volume.Shared || !r.Same(volume.Record{Volume: def}) {
 			return r, false
 		}
 
 		r = r.Redefined(def)
-		r.Node.Hold = h
+		r.Rescoping, r.Node.Hold = false, h
 		return r, true
 	})
 }

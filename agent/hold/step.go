@@ -65,7 +65,7 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 	id := r.Volume.ID
 	sit, err := s.decide(ctx, id, func(sit shared.Situation) (shared.Txn, error) {
 		if _, ok := sit.Granted(ask); ok {
-			return shared.Txn{}, nil
+			return shared.Txn{}, sit.CheckVerified(ask)
 		}
 		return sit.Admit(ask)
 	})
@@ -193,7 +193,7 @@ func (s *Service) checkedHold(ctx context.Context, r volume.Record, step call.Me
 		return volume.Outcome{}
 	}
 
-	if errors.Is(err, shared.ErrHoldLost) {
+	if errors.Is(err, shared.ErrHoldLost) && !s.isSuspended() {
 		if lerr := s.lose(ctx, r.Key(), r.Node.Hold.Token); lerr != nil {
 			err = errors.Join(err, lerr)
 		}
@@ -214,13 +214,24 @@ func outcome(step call.Method, err error) volume.Outcome {
 	switch {
 	case errors.Is(err, shared.ErrUnknownOutcome):
 		failed.Answered = false
-	case errors.As(err, &refused) && !errors.Is(err, shared.ErrUnregistered) && !errors.Is(err, shared.ErrHoldLost) && !errors.Is(err, volume.ErrPluginUnavailable):
+	case errors.As(err, &refused) && !passing(err):
 		failed.Retry, failed.Remedy = volume.RetryChange, refused.Remedy
 	default:
 		return volume.Outcome{Err: failed, Unsent: true}
 	}
 
 	return volume.Outcome{Err: failed}
+}
+
+// passing reports whether a refusal ends without a change by a person: the host registers again, or the
+// cluster becomes reachable.
+func passing(err error) bool {
+	for _, kind := range []error{shared.ErrUnregistered, shared.ErrHoldLost, shared.ErrWentBack, volume.ErrPluginUnavailable} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
 }
 
 // unsent returns the outcome of a step that failed before it changed anything.

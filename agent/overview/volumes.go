@@ -57,8 +57,16 @@ func (s *Service) Volumes(ctx context.Context) ([]shared.VolumeView, error) {
 	return all, nil
 }
 
+// mostAtOnce is the number of holders whose keys one transaction reads. By default, etcd permits 128
+// operations in a transaction.
+const mostAtOnce = 25
+
+// mostReads limits how often a volume is read anew because its holders have changed meanwhile.
+const mostReads = 5
+
 // Volume returns a shared volume with all its holds. The result ok is false if the cluster has no
-// such volume.
+// such volume. All holds come from one transaction, because holds of different moments may exclude
+// each other. Only a volume with more than mostAtOnce holders is read in parts.
 func (s *Service) Volume(ctx context.Context, id string) (v shared.VolumeView, ok bool, err error) {
 	ctx, cancel, err := s.begin(ctx)
 	if err != nil {
@@ -66,54 +74,112 @@ func (s *Service) Volume(ctx context.Context, id string) (v shared.VolumeView, o
 	}
 	defer cancel()
 
-	reads, err := s.read(ctx, shared.Get(shared.MetaKey), shared.Get(shared.VolumeKey(id)), shared.Get(shared.UseKey(id)), shared.Get(shared.CallKey(id)))
-	if err != nil {
-		return v, false, s.unreadable("volume "+id, err)
+	var hosts []string
+	for range mostReads {
+		var found []string
+		if v, found, err = s.volumeAt(ctx, id, hosts); err != nil || found == nil {
+			return v, false, err
+		}
+		if len(found) > mostAtOnce || !slices.ContainsFunc(found, func(host string) bool { return !slices.Contains(hosts, host) }) {
+			break
+		}
+		hosts = found
 	}
 
-	meta, err := first[shared.Meta](reads[0])
-	if err != nil {
-		return v, false, err
-	}
-	def, err := first[shared.Definition](reads[1])
-	if err != nil || !def.Exists() {
-		return v, false, err
-	}
-	use, err := first[shared.Use](reads[2])
-	if err != nil {
-		return v, false, err
-	}
-	if c, err := first[shared.Call](reads[3]); err == nil && c.Exists() {
-		v.Call = &shared.CallView{Volume: id, Call: c.Value}
-	}
-
-	var users []shared.Entry[shared.User]
-	if err := s.each(ctx, shared.Users(id), func(kv shared.KV) error {
-		e, err := shared.Decode[shared.User](kv)
-		users = append(users, e)
-		return err
-	}); err != nil {
-		return v, false, s.unreadable("the users of volume "+id, err)
-	}
-
-	v.Definition = def.Value
-	for _, h := range shared.Holders(id, use.Value, users) {
-		if h, err = s.hold(ctx, h, meta.Value.Epoch); err != nil {
+	for i, h := range v.Holds {
+		if h.State != "" {
+			continue // the transaction has read the keys of this host
+		}
+		reads, err := s.read(ctx, holderReads(h.Host, id)...)
+		if err == nil {
+			v.Holds[i], err = s.hold(h, reads, h.Token.Epoch)
+		}
+		if err != nil {
 			return v, false, s.unreadable("the holds on volume "+id, err)
 		}
-		v.Holds = append(v.Holds, h)
 	}
+
 	slices.SortFunc(v.Holds, func(a, b shared.HoldView) int { return strings.Compare(a.Host, b.Host) })
 	return v, true, nil
 }
 
-// hold completes a hold with the keys of its host.
-func (s *Service) hold(ctx context.Context, h shared.HoldView, epoch int64) (shared.HoldView, error) {
-	reads, err := s.read(ctx, shared.Get(shared.HoldKey(h.Host, h.Volume)), shared.Get(shared.NodeKey(h.Host)), shared.Get(shared.LiveKey(h.Host)), shared.Get(shared.StatusKey(h.Host)))
+// volumeAt reads a volume, its holders, and the keys of the given hosts in one transaction. It returns
+// the hosts of all holders, or nil if the cluster has no such volume.
+func (s *Service) volumeAt(ctx context.Context, id string, hosts []string) (v shared.VolumeView, found []string, err error) {
+	ops := []shared.Op{
+		shared.Get(shared.MetaKey), shared.Get(shared.VolumeKey(id)), shared.Get(shared.UseKey(id)), shared.Get(shared.CallKey(id)),
+		shared.GetSpan(shared.Users(id), page),
+	}
+	fixed := len(ops)
+	for _, host := range hosts {
+		ops = append(ops, holderReads(host, id)...)
+	}
+	reads, err := s.read(ctx, ops...)
 	if err != nil {
-		return h, err
+		return v, nil, s.unreadable("volume "+id, err)
 	}
 
+	meta, err := first[shared.Meta](reads[0])
+	if err != nil {
+		return v, nil, err
+	}
+	def, err := first[shared.Definition](reads[1])
+	if err != nil || !def.Exists() {
+		return v, nil, err
+	}
+	use, err := first[shared.Use](reads[2])
+	if err != nil {
+		return v, nil, err
+	}
+	if c, err := first[shared.Call](reads[3]); err == nil && c.Exists() {
+		v.Call = &shared.CallView{Volume: id, Call: c.Value}
+	}
+	users, err := s.users(ctx, id, reads[4])
+	if err != nil {
+		return v, nil, s.unreadable("the users of volume "+id, err)
+	}
+
+	v.Definition, found = def.Value, []string{}
+	for _, h := range shared.Holders(id, use.Value, users) {
+		h.Token.Epoch = meta.Value.Epoch
+		if i := slices.Index(hosts, h.Host); i >= 0 {
+			from := fixed + i*len(holderReads(h.Host, id))
+			if h, err = s.hold(h, reads[from:], meta.Value.Epoch); err != nil {
+				return v, nil, err
+			}
+		}
+		v.Holds, found = append(v.Holds, h), append(found, h.Host)
+	}
+	return v, found, nil
+}
+
+// users decodes the users of a volume. If the first page is full, it reads the others.
+func (s *Service) users(ctx context.Context, id string, part []shared.KV) (users []shared.Entry[shared.User], err error) {
+	add := func(kv shared.KV) error {
+		e, err := shared.Decode[shared.User](kv)
+		users = append(users, e)
+		return err
+	}
+	for _, kv := range part {
+		if err := add(kv); err != nil {
+			return nil, err
+		}
+	}
+	if len(part) < page {
+		return users, nil
+	}
+	return users, s.each(ctx, shared.Users(id).After(part[len(part)-1].Key), add)
+}
+
+// holderReads returns the operations that read the keys of one holder, as hold needs them.
+func holderReads(host, id string) []shared.Op {
+	return []shared.Op{
+		shared.Get(shared.HoldKey(host, id)), shared.Get(shared.NodeKey(host)), shared.Get(shared.LiveKey(host)), shared.Get(shared.StatusKey(host)),
+	}
+}
+
+// hold completes a hold with the keys of its host, which the operations of holderReads have read.
+func (s *Service) hold(h shared.HoldView, reads [][]shared.KV, epoch int64) (shared.HoldView, error) {
 	held, err := first[shared.Hold](reads[0])
 	if err != nil {
 		return h, err
@@ -127,6 +193,7 @@ func (s *Service) hold(ctx context.Context, h shared.HoldView, epoch int64) (sha
 		return h, err
 	}
 
+	h.Token = volume.Token{}
 	if held.Exists() {
 		h = shared.ViewHold(h.Host, h.Volume, held, epoch)
 	}

@@ -37,12 +37,17 @@ func (s *remover) deregister(ctx context.Context, id string, force, forget bool)
 		}
 	}
 
+	// The host can forget a volume that it holds without an answer of the cluster.
+	if r, ok := s.Store.Volume(id); force && ok && r.Held() && (r.Volume.Shared || r.Rescoping) {
+		return s.forgetHere(ctx, r, forget)
+	}
+
 	v, shared, err := s.shared(ctx, id)
 	switch {
 	case err != nil:
 		return nil, err
 	case shared:
-		return s.deregisterShared(ctx, v, force, forget)
+		return s.deregisterShared(ctx, v, force)
 	default:
 		return s.deregisterHere(ctx, id, force, forget)
 	}

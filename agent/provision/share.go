@@ -16,7 +16,13 @@ type sharer struct{ *common }
 // Share makes a volume of this host a shared volume, also while it is mounted. Before that, all hosts
 // of the cluster answer whether they use the storage on their own. With force, they are not asked.
 func (s *sharer) Share(ctx context.Context, id string, force bool) (volume.Record, volume.Change, error) {
-	r, ok := s.Store.Volume(id)
+	if s.Cluster == nil {
+		return failed(s.checkMember(volume.Volume{ID: id, Shared: true}))
+	}
+	r, ok, err := s.settleScope(ctx, id)
+	if err != nil {
+		return failed(err)
+	}
 	if !ok || r.Volume.Shared {
 		return s.alreadyShared(ctx, id)
 	}
@@ -33,7 +39,7 @@ func (s *sharer) Share(ctx context.Context, id string, force bool) (volume.Recor
 		defer s.Cluster.EndQuestion(ctx, r.Volume, question)
 	}
 
-	err := s.Queue.Exclusive(ctx, id, func() (err error) {
+	err = s.Queue.Exclusive(ctx, id, func() (err error) {
 		r, err = s.share(ctx, r, question)
 		return err
 	})
@@ -95,15 +101,12 @@ func settled(r volume.Record) error {
 	return volume.Errorf(volume.ErrRefused, "cannot change the scope of volume %q: %s", v.ID, busy).WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 }
 
-// share adds the volume to the cluster, and marks the record. If the agent stops in between, it marks
-// the record when it registers in the cluster again. The caller excludes all steps of the volume.
+// share adds the volume to the cluster, and marks the record. If the agent stops in between, the
+// record shows that the cluster knows the scope. The caller excludes all steps of the volume.
 func (s *sharer) share(ctx context.Context, was volume.Record, question string) (volume.Record, error) {
-	id := was.Volume.ID
-	r, ok := s.Store.Volume(id)
-	if !ok || !r.Same(was) {
-		return r, noVolume(id)
-	}
-	if err := settled(r); err != nil {
+	defer s.Cluster.Move(was.Volume.ID)()
+	r, err := s.beginRescoping(ctx, was)
+	if err != nil {
 		return r, err
 	}
 
@@ -111,16 +114,17 @@ func (s *sharer) share(ctx context.Context, was volume.Record, question string) 
 	v := r.Volume
 	v.Shared = true
 	token, err := s.Cluster.Share(ctx, v, h, nodeID, question)
+	ctx = context.WithoutCancel(ctx)
 	if err != nil {
-		return r, err
+		return r, errors.Join(err, s.endRescoping(ctx, r, err))
 	}
 
-	err = s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
-		if r, ok = tx.Volume(id); !ok || !r.Same(was) {
-			return noVolume(id)
+	err = s.Store.Update(ctx, func(tx Tx) (err error) {
+		if r, err = sameRecord(tx, was); err != nil {
+			return err
 		}
 
-		r.Volume.Shared = true
+		r.Volume.Shared, r.Rescoping = true, false
 		switch {
 		case h != nil:
 			r.Node.Hold = *h
@@ -132,6 +136,59 @@ func (s *sharer) share(ctx context.Context, was volume.Record, question string) 
 		return nil
 	})
 	return r, err
+}
+
+// beginRescoping stores that the scope of a volume of this host is being changed.
+func (s *sharer) beginRescoping(ctx context.Context, was volume.Record) (r volume.Record, err error) {
+	err = s.Store.Update(ctx, func(tx Tx) (err error) {
+		if r, err = sameRecord(tx, was); err != nil {
+			return err
+		}
+		if r.Volume.Shared {
+			return volume.OtherScope(r.Volume)
+		}
+		if err := settled(r); err != nil {
+			return err
+		}
+
+		r.Rescoping = true
+		tx.PutVolume(r)
+		return nil
+	})
+	return r, err
+}
+
+// endRescoping stores that the scope of a volume has not changed, if the cluster has refused the
+// change. If the outcome is unknown, the cluster shows it later.
+func (s *sharer) endRescoping(ctx context.Context, was volume.Record, cause error) error {
+	if !refused(cause) {
+		return nil
+	}
+	return s.Store.Update(ctx, func(tx Tx) error {
+		r, err := sameRecord(tx, was)
+		if err != nil {
+			return nil //nolint:nilerr // the volume was deregistered meanwhile
+		}
+
+		r.Rescoping = false
+		tx.PutVolume(r)
+		return nil
+	})
+}
+
+// sameRecord returns the present record of a volume. It fails if the id belongs to another volume by
+// now.
+func sameRecord(tx Tx, was volume.Record) (volume.Record, error) {
+	r, ok := tx.Volume(was.Volume.ID)
+	if !ok || !r.Same(was) {
+		return r, noVolume(was.Volume.ID)
+	}
+	return r, nil
+}
+
+// refused reports whether the cluster has certainly not executed a change.
+func refused(err error) bool {
+	return errors.Is(err, volume.ErrRefused) || errors.Is(err, volume.ErrNotFound)
 }
 
 // ownHold returns the hold that this host needs for the present use of a volume, and the CSI node id
@@ -177,10 +234,11 @@ func (s *sharer) Unshare(ctx context.Context, id string) (volume.Record, volume.
 }
 
 // unshare stores the volume as one of this host, and then removes it from the cluster. If the agent
-// stops in between, the cluster still has the volume, and the record becomes that of a shared volume
-// again.
+// stops in between, the record shows that the cluster knows the scope. The caller excludes all steps
+// of the volume.
 func (s *sharer) unshare(ctx context.Context, d volume.SharedVolume) (r volume.Record, err error) {
 	id, was := d.Volume.ID, volume.Record{}
+	defer s.Cluster.Move(id)()
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		had, ok := tx.Volume(id)
 		if err := checkUnshare(had, ok, d); err != nil {
@@ -195,7 +253,7 @@ func (s *sharer) unshare(ctx context.Context, d volume.SharedVolume) (r volume.R
 
 		was = had
 		r = had.Redefined(d.Volume)
-		r.Volume.Shared, r.Volume.Growth, r.Node.Hold = false, volume.Growth{}, volume.Hold{}
+		r.Volume.Shared, r.Volume.Growth, r.Node.Hold, r.Rescoping = false, volume.Growth{}, volume.Hold{}, true
 		tx.PutVolume(r)
 		return nil
 	})
@@ -204,10 +262,23 @@ func (s *sharer) unshare(ctx context.Context, d volume.SharedVolume) (r volume.R
 	}
 
 	err = s.Cluster.Unshare(ctx, d.Volume, was.Node.Hold.Operation)
-	if err == nil || !errors.Is(err, volume.ErrRefused) && !errors.Is(err, volume.ErrNotFound) {
+	ctx = context.WithoutCancel(ctx)
+	switch {
+	case refused(err):
+		return r, errors.Join(err, s.takeBack(ctx, was, id))
+	case err != nil:
 		return r, err // if the answer was lost, the cluster decides which scope the volume has
 	}
-	return r, errors.Join(err, s.takeBack(ctx, was, id))
+
+	err = s.Store.Update(ctx, func(tx Tx) (err error) {
+		if r, err = sameRecord(tx, r); err != nil {
+			return err
+		}
+		r.Rescoping = false
+		tx.PutVolume(r)
+		return nil
+	})
+	return r, err
 }
 
 // checkUnshare refuses a volume that this host cannot have alone.
@@ -220,6 +291,8 @@ func checkUnshare(r volume.Record, known bool, d volume.SharedVolume) error {
 		return volume.OtherScope(r.Volume)
 	case r.Node.Hold.Lost || r.Node.Hold.State == volume.Failed || r.Node.Hold.State == volume.Unknown:
 		return volume.Errorf(volume.ErrRefused, "it is unknown whether this host still holds volume %q", id).WithRemedy(remedy.Of(remedy.ShowVolume, id))
+	case len(r.Claims) > 0 && r.Node.Hold.State != volume.Present:
+		return volume.Errorf(volume.ErrRefused, "a claim on this host still waits for its hold on volume %q", id).WithRemedy(remedy.Of(remedy.ShowVolume, id))
 	case r.Node.Hold.Reader:
 		return volume.Errorf(volume.ErrRefused, "this host holds volume %q as a reader; a reader cannot take it", id).WithRemedy(remedy.Of(remedy.ShowVolume, id))
 	}
@@ -230,14 +303,14 @@ func checkUnshare(r volume.Record, known bool, d volume.SharedVolume) error {
 
 // takeBack restores the record of a volume that stays shared.
 func (s *sharer) takeBack(ctx context.Context, was volume.Record, id string) error {
-	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+	return s.Store.Update(ctx, func(tx Tx) error {
 		r, ok := tx.Volume(id)
 		switch {
 		case !ok:
 		case was.Volume.ID == "" && !r.Held():
 			tx.DeleteVolume(id)
 		default:
-			r.Volume.Shared, r.Volume.Growth, r.Node.Hold = true, was.Volume.Growth, was.Node.Hold
+			r.Volume.Shared, r.Volume.Growth, r.Node.Hold, r.Rescoping = true, was.Volume.Growth, was.Node.Hold, false
 			tx.PutVolume(r)
 		}
 		return nil

@@ -2,6 +2,7 @@ package provision
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"maps"
 	"slices"
@@ -26,8 +27,9 @@ type Definitions interface {
 	Look(ctx context.Context, id string) (v volume.SharedVolume, ok bool, err error)
 	// Define adds a volume. It refuses a volume or a storage volume that the cluster already has.
 	Define(ctx context.Context, v volume.Volume) error
-	// Undefine removes a volume. It refuses a volume that a host uses.
-	Undefine(ctx context.Context, was volume.SharedVolume) error
+	// Undefine removes a volume. It refuses a volume that a host uses, or for which a call is in
+	// flight. The call of this host with the given operation ends.
+	Undefine(ctx context.Context, was volume.SharedVolume, operation string) error
 	// Redefine changes the definition of a volume. It may call fn several times. If fn returns
 	// false, nothing changes.
 	Redefine(ctx context.Context, id string, fn func(volume.SharedVolume) (volume.Volume, bool, error)) (volume.SharedVolume, error)
@@ -49,8 +51,12 @@ type StorageCalls interface {
 
 // Sharing moves volumes between the scopes host and shared.
 type Sharing interface {
-	// Fetch makes sure that this host has a record of a shared volume.
+	// Fetch makes sure that this host has a record of a shared volume. A volume whose share or
+	// unshare was interrupted gets the scope that the cluster shows.
 	Fetch(ctx context.Context, id string) error
+	// Move records that the scope of a volume is being changed, until end is called. Meanwhile,
+	// Fetch changes no record of the volume.
+	Move(id string) (end func())
 	// Ask asks all other hosts whether they use the storage of a volume on their own. It refuses if
 	// one does, or does not answer. EndQuestion removes the question.
 	Ask(ctx context.Context, v volume.Volume) (question string, err error)
@@ -67,14 +73,37 @@ type Sharing interface {
 // shared returns the definition of a shared volume. The result ok is false for a volume of this host,
 // and for a volume that the cluster does not have.
 func (s *common) shared(ctx context.Context, id string) (v volume.SharedVolume, ok bool, err error) {
-	r, known := s.Store.Volume(id)
-	if known && !r.Volume.Shared {
-		return v, false, nil
-	}
-	if s.Cluster == nil {
+	r, known, err := s.settleScope(ctx, id)
+	switch {
+	case err != nil || known && !r.Volume.Shared:
+		return v, false, err
+	case s.Cluster == nil:
 		return v, false, s.checkMember(r.Volume)
+	default:
+		return s.Cluster.Look(ctx, id)
 	}
-	return s.Cluster.Look(ctx, id)
+}
+
+// settleScope returns the record of a volume. If a share or unshare of the volume was interrupted,
+// it first gives the record the scope that the cluster shows.
+func (s *common) settleScope(ctx context.Context, id string) (r volume.Record, known bool, err error) {
+	r, known = s.Store.Volume(id)
+	if !r.Rescoping {
+		return r, known, nil
+	}
+
+	words := volume.Errorf(volume.ErrRefused, "the scope of volume %q is being changed, or the change was interrupted", id).
+		WithHint("this host finds out the scope when etcd answers; repeat the command then")
+	if s.Cluster == nil {
+		return r, known, words
+	}
+	if err := s.Cluster.Fetch(ctx, id); err != nil {
+		return r, known, err
+	}
+	if r, known = s.Store.Volume(id); r.Rescoping {
+		return r, known, words
+	}
+	return r, known, nil
 }
 
 // checkMember refuses a shared volume if this host belongs to no cluster.
@@ -188,10 +217,10 @@ func (s *common) sharedRecord(ctx context.Context, id string) (r volume.Record, 
 	return s.record(v), true, nil
 }
 
-// storageCall describes a call for a shared volume. The operation names the call.
-func (s *common) storageCall(v volume.Volume, method call.Method, operation string) volume.StorageCall {
+// storageCall describes a new call for a shared volume.
+func (s *common) storageCall(v volume.Volume, method call.Method) volume.StorageCall {
 	return volume.StorageCall{
-		Volume: v.ID, Driver: v.Driver, Operation: operation, Call: method, Deadline: s.Plugins.View(v.PluginID).ControllerTimeout,
+		ID: rand.Text(), Volume: v.ID, Driver: v.Driver, Call: method, Deadline: s.Plugins.View(v.PluginID).ControllerTimeout,
 	}
 }
 
@@ -215,12 +244,12 @@ func keep(id string) func(volume.SharedVolume, bool) (volume.Volume, error) {
 }
 
 // bracket makes a call for a volume. It announces the call if the volume is shared.
-func (s *common) bracket(ctx context.Context, v volume.Volume, method call.Method, operation string, fn func() error) error {
+func (s *common) bracket(ctx context.Context, v volume.Volume, method call.Method, fn func() error) error {
 	if !v.Shared || s.Cluster == nil {
 		return fn()
 	}
 
-	c := s.storageCall(v, method, operation)
+	c := s.storageCall(v, method)
 	if _, err := s.Cluster.BeginCall(ctx, c, keep(v.ID)); err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package provision
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -125,7 +124,7 @@ func (s *modifier) modifyShared(ctx context.Context, had volume.SharedVolume, as
 	}
 
 	id, fields := had.Volume.ID, []string{had.Volume.MutableChange(wanted)}
-	c := s.storageCall(had.Volume, call.ControllerModify, rand.Text())
+	c := s.storageCall(had.Volume, call.ControllerModify)
 	var now volume.SharedVolume
 	err := s.Queue.Change(ctx, id, func() (err error) {
 		p, err := s.Plugins.Reporter(had.Volume.PluginID)
@@ -225,9 +224,12 @@ func (s *expander) expandShared(ctx context.Context, had volume.SharedVolume, si
 	return s.expandedShared(ctx, had, was, size, wait)
 }
 
+// errNothing ends the announcement of a call that is no longer necessary.
+var errNothing = errors.New("nothing to do")
+
 // callExpand announces and makes the call of the controller.
 func (s *expander) callExpand(ctx context.Context, v volume.Volume, size int64, intend func(volume.SharedVolume) (volume.Volume, bool, error)) (now volume.SharedVolume, err error) {
-	c := s.storageCall(v, call.ControllerExpand, rand.Text())
+	c := s.storageCall(v, call.ControllerExpand)
 	c.Alone = v.Expansion.Offline
 	err = s.Queue.Change(ctx, v.ID, func() error {
 		p, secrets, err := s.provisioner(v)
@@ -240,9 +242,15 @@ func (s *expander) callExpand(ctx context.Context, v volume.Volume, size int64, 
 				return had.Volume, err
 			}
 			out, _, err := intend(had)
+			if err == nil && out.Expansion.Want == 0 {
+				now, err = had, errNothing
+			}
 			return out, err
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, errNothing):
+			return nil // another host has expanded the volume meanwhile
+		case err != nil:
 			return err
 		}
 

@@ -22,7 +22,8 @@ type sharedCreate struct {
 	had  volume.SharedVolume // the unfinished create that this one continues, or empty
 	ok   bool                // whether there is one
 	info plugin.Info
-	call volume.StorageCall
+
+	operation string
 }
 
 // createShared creates a shared volume.
@@ -87,7 +88,7 @@ func (t *sharedCreate) prepare() error {
 		t.spec.RegisteredAt = t.had.Volume.RegisteredAt
 	}
 	t.spec.TopologySent = t.spec.TopologyToSend(t.info, t.had.Volume)
-	t.call = t.s.storageCall(t.spec, call.CreateVolume, operation)
+	t.operation = operation
 	return nil
 }
 
@@ -114,8 +115,10 @@ func (t *sharedCreate) run(ctx context.Context, snapshot, clone string) (volume.
 		return t.had, err
 	}
 
-	begun, err := s.Cluster.BeginCall(ctx, t.call, func(had volume.SharedVolume, ok bool) (volume.Volume, error) {
-		if ok && (had.Operation != t.call.Operation || had.Volume.Provision != volume.Provisioning) {
+	c := s.storageCall(t.spec, call.CreateVolume)
+	c.Operation = t.operation
+	begun, err := s.Cluster.BeginCall(ctx, c, func(had volume.SharedVolume, ok bool) (volume.Volume, error) {
+		if ok && (had.Operation != t.operation || had.Volume.Provision != volume.Provisioning) {
 			return had.Volume, volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", t.spec.ID)
 		}
 		return t.spec, nil
@@ -128,14 +131,20 @@ func (t *sharedCreate) run(ctx context.Context, snapshot, clone string) (volume.
 	asked.SnapshotID, asked.CloneID, asked.Topology = snapshot, clone, t.spec.TopologySent
 	got, err := callCreate(ctx, p, asked, secrets)
 	if err != nil {
-		return begun, t.failed(ctx, begun, err)
+		return begun, t.failed(ctx, begun, c, err)
 	}
 
-	made, err := s.Cluster.EndCall(context.WithoutCancel(ctx), t.call, got.ExternalID, func(v volume.Volume) volume.Volume { return created(v, got) })
-	if errors.Is(err, volume.ErrRefused) {
-		return made, errors.Join(err, s.Cluster.Undefine(context.WithoutCancel(ctx), begun))
+	ctx = context.WithoutCancel(ctx)
+	made, err := s.Cluster.EndCall(ctx, c, got.ExternalID, func(v volume.Volume) volume.Volume { return created(v, got) })
+	switch {
+	case errors.Is(err, volume.ErrStorageTaken):
+		return made, errors.Join(err, s.Cluster.Undefine(ctx, begun, c.ID))
+	case errors.Is(err, volume.ErrRefused):
+		return made, volume.Errorf(volume.ErrRefused, "%v; plugin %q has created its storage as external_id %q", err, t.spec.PluginID, got.ExternalID).
+			WithHint("repeat the create, or register that external_id: volctl volume register FILE")
+	default:
+		return made, err
 	}
-	return made, err
 }
 
 // created returns a volume with the answer of CreateVolume.
@@ -150,13 +159,13 @@ func created(v volume.Volume, got call.CreateVolumeResult) volume.Volume {
 
 // failed returns the error for a failed call. It drops the intent if the plugin certainly has created
 // nothing. Otherwise any host can repeat the create.
-func (t *sharedCreate) failed(ctx context.Context, begun volume.SharedVolume, cause error) error {
+func (t *sharedCreate) failed(ctx context.Context, begun volume.SharedVolume, c volume.StorageCall, cause error) error {
 	s, v := t.s, begun.Volume
 	ctx = context.WithoutCancel(ctx)
 	if !uncertain(cause) && !t.ok {
 		var ce *volume.CallError
 		errors.As(cause, &ce)
-		if err := s.Cluster.Undefine(ctx, begun); err != nil {
+		if err := s.Cluster.Undefine(ctx, begun, c.ID); err != nil {
 			return errors.Join(cause, err)
 		}
 		if words := missingSource(v, ce); words != nil {
@@ -168,9 +177,9 @@ func (t *sharedCreate) failed(ctx context.Context, begun volume.SharedVolume, ca
 	var left error
 	if uncertain(cause) {
 		t.had, t.ok = begun, true
-		s.Cluster.LeaveCall(t.call)
+		s.Cluster.LeaveCall(c)
 	} else {
-		_, left = s.Cluster.EndCall(ctx, t.call, "", same)
+		_, left = s.Cluster.EndCall(ctx, c, "", same)
 	}
 	return errors.Join(withCall(call.CreateVolume, cause, &volume.Error{
 		Kind:    kindOf(cause),

@@ -2,7 +2,6 @@ package provision
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -69,7 +68,7 @@ func noLeftover(tx Tx, v volume.Volume) error {
 
 // callDeleteShared announces and makes the call, and removes the definition.
 func (s *remover) callDeleteShared(ctx context.Context, v volume.SharedVolume) error {
-	id, c := v.Volume.ID, s.storageCall(v.Volume, call.DeleteVolume, rand.Text())
+	id, c := v.Volume.ID, s.storageCall(v.Volume, call.DeleteVolume)
 	c.Alone = true
 	p, secrets, err := s.provisioner(v.Volume)
 	if err != nil {
@@ -93,7 +92,11 @@ func (s *remover) callDeleteShared(ctx context.Context, v volume.SharedVolume) e
 	ctx = context.WithoutCancel(ctx)
 	switch {
 	case err == nil:
-		return s.Cluster.Undefine(ctx, begun)
+		err = s.Cluster.Undefine(ctx, begun, c.ID)
+		if errors.Is(err, volume.ErrPluginUnavailable) {
+			s.Cluster.LeaveCall(c)
+		}
+		return err
 	case uncertain(err):
 		s.Cluster.LeaveCall(c)
 	case resumed:
@@ -122,17 +125,11 @@ func unclearDelete(id string, cause error) error {
 // deregisterShared removes a shared volume from the cluster and keeps its data. It refuses a volume
 // that a host holds.
 //
-// With force, it also discards the intent of an unfinished create or delete. If this host holds the
-// volume, force makes only this host forget it. The leftover record then keeps the hold until the
-// leftovers are undone. The definition stays for the other hosts. The caller can deregister the
-// volume after that.
-func (s *remover) deregisterShared(ctx context.Context, v volume.SharedVolume, force, forget bool) (left []string, err error) {
+// With force, it also discards the intent of an unfinished create or delete, for which no call is in
+// flight.
+func (s *remover) deregisterShared(ctx context.Context, v volume.SharedVolume, force bool) (left []string, err error) {
 	id := v.Volume.ID
-	r, known := s.Store.Volume(id)
-	if force && known && r.Held() {
-		return s.forgetHere(ctx, v, r, forget)
-	}
-	if known && !force {
+	if r, known := s.Store.Volume(id); known && !force {
 		if err := volume.Unused(r); err != nil {
 			return nil, err // it names the claims, which only this host knows
 		}
@@ -143,7 +140,7 @@ func (s *remover) deregisterShared(ctx context.Context, v volume.SharedVolume, f
 	if !force && v.Volume.Provision != volume.Provisioned {
 		return nil, checkDroppable(volume.Record{Volume: v.Volume}, false)
 	}
-	if err := s.Cluster.Undefine(ctx, v); err != nil {
+	if err := s.Cluster.Undefine(ctx, v, ""); err != nil {
 		return nil, err
 	}
 
@@ -158,8 +155,10 @@ func (s *remover) deregisterShared(ctx context.Context, v volume.SharedVolume, f
 	return left, nil
 }
 
-// forgetHere makes this host forget a shared volume that it holds.
-func (s *remover) forgetHere(ctx context.Context, v volume.SharedVolume, r volume.Record, forget bool) (left []string, err error) {
+// forgetHere makes only this host forget a shared volume that it holds. The leftover record keeps the
+// hold until the leftovers are undone. The definition stays for the other hosts. The caller can
+// deregister the volume after that.
+func (s *remover) forgetHere(ctx context.Context, r volume.Record, forget bool) (left []string, err error) {
 	id := r.Volume.ID
 	if forget && !r.Node.Hold.Lost {
 		return nil, holdsLeftover(id)
@@ -168,5 +167,5 @@ func (s *remover) forgetHere(ctx context.Context, v volume.SharedVolume, r volum
 	if left, err = s.deregisterHere(ctx, id, true, forget); err != nil {
 		return nil, err
 	}
-	return append(left, fmt.Sprintf("the definition of shared volume %q stays in the cluster; this host gives up its hold when the leftovers are undone", v.Volume.ID)), nil
+	return append(left, fmt.Sprintf("the definition of shared volume %q stays in the cluster; this host gives up its hold when the leftovers are undone", id)), nil
 }

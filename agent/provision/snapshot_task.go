@@ -2,7 +2,6 @@ package provision
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -152,7 +151,7 @@ func (t *snapshotTask) bracket(ctx context.Context, id string, fn func() error) 
 	if t.intent.Group {
 		method = call.CreateGroupSnapshot
 	}
-	return t.s.bracket(ctx, r.Volume, method, rand.Text(), fn)
+	return t.s.bracket(ctx, r.Volume, method, fn)
 }
 
 // source returns the volume with index i of the request. It returns false if the volume has been

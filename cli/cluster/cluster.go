@@ -285,9 +285,9 @@ resume". With the bundled etcd, "volctl cluster restore" does that.`,
 func newResume(g *group) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume", Short: "Permit volumes for one writer again, after a restore",
-		Long: `Permit volumes for one writer again, after a restore. Run this command when every host of the
-cluster has registered or is proven to be off. Until then, a host that the backup does not know
-may still write to a volume.`,
+		Long: `Permit volumes for one writer again, after a restore. The command refuses that until every known host
+has registered since the restore, or was replaced with "volctl node replace". A host that is newer
+than the backup is not known: wait until it has registered too, because it may use a volume.`,
 		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return g.do(cmd, wire.Request{Command: wire.Resume}, "resume the cluster")

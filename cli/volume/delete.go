@@ -31,7 +31,10 @@ func newDelete(a *command.App) *cobra.Command {
 		Use: "delete ID -y", Short: "Destroy a volume and its data",
 		Long: `Destroy a volume and its data. The command is refused while the volume has claims. On a terminal
 it asks for confirmation. Without a terminal it needs -y. A volume that you registered also needs
---confirm=ID, because its data existed before. A volume that you created does not.`,
+--confirm=ID, because its data existed before. A volume that you created does not.
+
+A shared volume is deleted for all hosts. The command is refused while any host holds it. Every host
+can repeat a delete that did not finish.`,
 		Example: "  volctl volume delete scratch -y",
 		Args:    command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.VolumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {

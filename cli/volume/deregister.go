@@ -37,7 +37,11 @@ After --force, the agent keeps a record of the leftovers and undoes them when th
 Until then, node status shows them. No other volume may use their paths, and the agent does not
 stage the same storage. If the plugin never returns, --force --forget discards that record,
 together with the volume or later. The remaining mounts and attachments stay until you or a reboot
-remove them. The command prints them.`,
+remove them. The command prints them.
+
+A shared volume is deregistered for all hosts. The command is refused while any host holds it. If
+this host holds it, --force makes only this host forget it, also while etcd does not answer. The host
+keeps its hold until the leftovers are undone, so --forget is refused.`,
 		Example: `  volctl volume deregister data -y
   volctl volume deregister data --force -y
   volctl volume deregister data --force --forget -y`,

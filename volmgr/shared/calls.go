@@ -35,6 +35,9 @@ func (s Situation) BeginAttachmentCall(c AnnouncedCall) (Txn, error) {
 	if err := s.checkNoOtherCall(c); err != nil {
 		return Txn{}, err
 	}
+	if c.Call == call.ControllerPublish && len(s.Use.Value.Rivals) > 0 {
+		return Txn{}, s.conflict()
+	}
 
 	hold := s.Hold.Value
 	hold.NodeID, hold.Attachment, hold.By = c.NodeID, Attaching, ""

@@ -127,7 +127,7 @@ func (p Place) checkUnique() error {
 	}
 
 	other := p.External.Value.Volume
-	return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is already registered in the cluster as volume %q; one storage volume has one id",
+	return volume.Errorf(volume.ErrStorageTaken, "external_id %q of driver %s is already registered in the cluster as volume %q; one storage volume has one id",
 		p.external, p.driver, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
 }
 
@@ -145,12 +145,13 @@ func (p Place) Redefine(who Asker, d Definition) (Txn, error) {
 }
 
 // Undefine returns the transaction that removes a volume from the cluster. It refuses a volume that
-// a host uses, or for which a call is in flight.
-func (p Place) Undefine(who Asker) (Txn, error) {
+// a host uses, or for which a call is in flight. The call of the asking host with the given operation
+// ends in the same transaction.
+func (p Place) Undefine(who Asker, operation string) (Txn, error) {
 	if err := CheckRegistered(p.Meta, p.Node, who); err != nil {
 		return Txn{}, err
 	}
-	if err := p.checkUnused(who); err != nil {
+	if err := p.checkUnused(who, operation); err != nil {
 		return Txn{}, err
 	}
 
@@ -167,12 +168,14 @@ func (p Place) Undefine(who Asker) (Txn, error) {
 	return p.txn(compares, then...), nil
 }
 
-// checkUnused refuses a volume that a host uses, or for which another host makes a call.
-func (p Place) checkUnused(who Asker) error {
+// checkUnused refuses a volume that a host uses, or for which a call other than the given one is in
+// flight. A call of an earlier agent of the asking host, which was interrupted, prevents nothing.
+func (p Place) checkUnused(who Asker, operation string) error {
+	earlier := p.Call.Value.Executor == who.Node && p.Call.Value.Incarnation < who.Incarnation
 	switch {
 	case !p.Volume.Exists():
 		return missing(p.id)
-	case p.Call.Exists() && p.Call.Value.Executor != who.Node:
+	case p.Call.Exists() && !earlier && !p.announced(who, operation):
 		return p.busy()
 	default:
 		return p.Shown().Unused()
@@ -202,6 +205,9 @@ func (p Place) Shown() volume.SharedVolume {
 		if node, ok := LastID(u.Key); ok {
 			out.Users = append(out.Users, node)
 		}
+	}
+	for _, r := range use.Rivals {
+		out.Users = append(out.Users, r.Host)
 	}
 
 	return out

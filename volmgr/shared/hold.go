@@ -74,7 +74,7 @@ func (s Situation) Admit(a Ask) (Txn, error) {
 
 	// A further user changes nothing in the key use, so hosts that come at the same time do not
 	// disturb each other.
-	if use.Access = a.Access; use != s.Use.Value {
+	if use.Access = a.Access; !use.same(s.Use.Value) {
 		use.Generation++
 		then = append(then, s.Use.Put(use))
 	}
@@ -89,7 +89,6 @@ func (s Situation) checkAdmission(a Ask) error {
 	}
 
 	use, id := s.Use.Value, s.id
-	writer := single(a.Access) || !a.Reader && a.Access != call.MultiNodeReaderOnly
 	switch def := s.Volume.Value; {
 	case !s.Volume.Exists() || !s.Use.Exists():
 		return volume.Errorf(volume.ErrNotFound, "the cluster has no volume %q (any more)", id).WithHint("volctl volume list")
@@ -100,10 +99,10 @@ func (s Situation) checkAdmission(a Ask) error {
 			WithRemedy(remedy.Of(remedy.ShowVolume, id))
 	case s.Node.Value.State == NodeDraining:
 		return volume.Errorf(volume.ErrRefused, "cannot claim volume %q: this host is draining", id).WithRemedy(remedy.Of(remedy.Undrain))
-	case s.Meta.Value.Suspended != "" && writer:
-		return held("the cluster admits no writer until a person has looked: %s", s.Meta.Value.Suspended)
 	case def.Attach && !a.Attach && !a.Controller:
 		return held("volume %q needs %s, and this host knows no controller of driver %s yet", id, call.ControllerPublish, def.Volume.Driver)
+	case len(use.Rivals) > 0:
+		return s.conflict()
 	case s.Hold.Exists():
 		return held("an earlier hold of this host on volume %q is being given up", id)
 	case s.Call.Exists():
@@ -113,6 +112,8 @@ func (s Situation) checkAdmission(a Ask) error {
 		return held("volume %q is used in mode %s by %s; mode %s must wait until it is free", id, use.Access, s.user(a), a.Access)
 	case use.Holder != "" && holds(a.Access, a.Reader):
 		return held("volume %q is held by host %q in mode %s since %s", id, use.Holder, use.Access, ago(use.Since, a.Now))
+	case s.Meta.Value.Suspended != "" && holds(a.Access, a.Reader):
+		return s.suspended()
 	default:
 		return nil
 	}
@@ -196,15 +197,9 @@ func (s Situation) GiveUp(who Asker, operation string, now time.Time) (Txn, erro
 	}
 
 	then = append(then, Delete(s.Hold.Key), Delete(UserKey(s.id, who.Node)))
-	if use.Holder == who.Node {
-		use.Holder, use.Since = "", time.Time{}
-	}
-
-	others, still := s.othersUse(who.Node)
-	if !others && use.Holder == "" {
-		use.Access = ""
-	}
-	if use != s.Use.Value {
+	use, joined, still := leave(s.id, use, s.Users, who.Node)
+	then = append(then, joined...)
+	if !use.same(s.Use.Value) {
 		use.Generation++
 		then = append(then, s.Use.Put(use))
 	}

@@ -40,12 +40,12 @@ import (
 // MetaKey is the key of Meta.
 const MetaKey = "meta"
 
+// LeaderKey is the key of the host that cleans up first. It has a lease, and grants no right.
+const LeaderKey = "leader"
+
 // RemovedKey is the key of Removed. Each removal of a volume overwrites it, and a watch delivers each
 // of them. A key for each removed volume would stay for ever.
 const RemovedKey = "removed"
-
-// LeaderKey is the key of the host that cleans up first. It has a lease, and grants no right.
-const LeaderKey = "leader"
 
 // These are the first components of the other keys.
 const (
@@ -150,6 +150,9 @@ func FencedKey(node string, incarnation uint64) string {
 
 // Tasks returns the span of all tasks.
 func Tasks() Span { return Prefix(tasksPrefix) }
+
+// Proofs returns the span of all proofs that a host cannot write any more.
+func Proofs(node string) Span { return Prefix(fencedPrefix + volume.KeyComponent(node) + "/") }
 
 // StatusKey returns the key of a host's status.
 func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }

@@ -17,6 +17,7 @@ type Self struct {
 	// about to make.
 	Member       Membership
 	Registration string
+	StoreID      string // of the store that the host has now reached
 
 	Lease Lease
 	Now   time.Time
@@ -25,7 +26,12 @@ type Self struct {
 // Membership is the part of a host in its cluster, as the host's own state database stores it.
 type Membership struct {
 	ClusterID string `json:"cluster_id"` // empty for a host that was never registered
-	Epoch     int64  `json:"epoch"`
+	Era              // of the last registration
+
+	// Revision is the newest revision of the store that the host remembers. StoreID identifies the
+	// store itself. Both belong to the epoch.
+	Revision int64  `json:"revision,omitempty"`
+	StoreID  string `json:"store_id,omitempty"`
 
 	// Incarnation is that of the last registration whose answer has arrived.
 	Incarnation uint64 `json:"incarnation"`
@@ -58,6 +64,8 @@ type Arrival struct {
 	Meta Entry[Meta]
 	Node Entry[Node]
 	Live Entry[Live]
+
+	Revision int64 // of the read
 }
 
 // ArrivalReads returns the operations that read an Arrival.
@@ -66,8 +74,8 @@ func ArrivalReads(node string) []Op {
 }
 
 // ParseArrival decodes the results of the operations from ArrivalReads.
-func ParseArrival(node string, reads [][]KV) (Arrival, error) {
-	var a Arrival
+func ParseArrival(node string, res Result) (Arrival, error) {
+	a, reads := Arrival{Revision: res.Revision}, res.Reads
 	if len(reads) != len(ArrivalReads(node)) {
 		return a, volume.Errorf(volume.ErrInvalid, "etcd has answered %d reads of host %q", len(reads), node)
 	}
@@ -111,12 +119,15 @@ func (a Arrival) Register(s Self) (Admission, error) {
 	if err := a.checkCluster(s); err != nil {
 		return Admission{}, err
 	}
+	if err := a.CheckAge(s); err != nil {
+		return Admission{}, err
+	}
 	if err := a.checkNode(s); err != nil {
 		return Admission{}, err
 	}
 
 	had := a.Node.Value
-	n := Node{Incarnation: max(had.Incarnation, s.Member.Incarnation) + 1, Registration: s.Registration, Boot: s.Boot, Machine: s.Machine, State: NodeReady, Since: s.Now}
+	n := Node{Incarnation: max(had.Incarnation, s.Member.Incarnation) + 1, Registration: s.Registration, Boot: s.Boot, Machine: s.Machine, State: NodeReady, Since: s.Now, Era: a.Meta.Value.Era()}
 	if had.State == NodeDraining {
 		n.State, n.Since = had.State, had.Since
 	}
@@ -152,9 +163,6 @@ func (a Arrival) checkCluster(s Self) error {
 	case had.ClusterID != "" && had.ClusterID != m.ClusterID:
 		return volume.Errorf(volume.ErrRefused, "etcd has the data of cluster %s, and this host belongs to cluster %s", m.ClusterID, had.ClusterID).
 			WithHint("set cluster.endpoints and cluster.prefix to those of the host's own cluster")
-	case m.Epoch < had.Epoch:
-		return volume.Errorf(volume.ErrRefused, "etcd has gone back: its epoch is %d, and this host has seen %d", m.Epoch, had.Epoch).
-			WithHint("was etcd restored from an older backup? Restore a newer one, which knows this host")
 	default:
 		return nil
 	}
@@ -164,17 +172,10 @@ func (a Arrival) checkCluster(s Self) error {
 // to a host that is being fenced.
 func (a Arrival) checkNode(s Self) error {
 	n, alive, had := a.Node.Value, a.Live.Value, s.Member
-	sameEpoch := a.Meta.Value.Epoch == had.Epoch
 	switch {
 	case a.Live.Exists() && alive.Registration != s.Registration && !had.knows(alive.Registration):
 		return volume.Errorf(volume.ErrRefused, "another agent is registered as host %q, and is alive", s.Node).
 			WithHint("two hosts need two names: set node_id on one of them. After a crash of this host, wait until its lease has ended")
-	case !a.Node.Exists() && had.Incarnation > 0 && sameEpoch:
-		return volume.Errorf(volume.ErrRefused, "the cluster does not know host %q, which has registered %d times", s.Node, had.Incarnation).
-			WithHint("was etcd restored from an older backup? Restore a newer one, which knows this host")
-	case a.Node.Exists() && n.Incarnation < had.Incarnation && sameEpoch:
-		return volume.Errorf(volume.ErrRefused, "etcd has gone back: it shows incarnation %d of host %q, and this host has had %d", n.Incarnation, s.Node, had.Incarnation).
-			WithHint("was etcd restored from an older backup? Restore a newer one, which knows this host")
 	case a.Node.Exists() && n.Machine.Differs(s.Machine) != "":
 		return volume.Errorf(volume.ErrRefused, "host %q was registered by another machine: its %s differs", s.Node, n.Machine.Differs(s.Machine)).
 			WithHint("two machines need two names: set node_id on the new one")

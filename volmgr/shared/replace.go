@@ -135,15 +135,9 @@ func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
 	compares := []Compare{Unchanged(s.Use.KV), Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}
 	then := []Op{Delete(s.Hold.Key), Delete(UserKey(s.id, r.node))}
 
-	use := s.Use.Value
-	if use.Holder == r.node {
-		use.Holder, use.Since = "", time.Time{}
-	}
-	others, still := s.othersUse(r.node)
-	if !others && use.Holder == "" {
-		use.Access = ""
-	}
-	if s.Use.Exists() && use != s.Use.Value {
+	use, joined, still := leave(s.id, s.Use.Value, s.Users, r.node)
+	then = append(then, joined...)
+	if s.Use.Exists() && !use.same(s.Use.Value) {
 		use.Generation++
 		then = append(then, s.Use.Put(use))
 	}

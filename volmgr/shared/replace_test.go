@@ -58,7 +58,7 @@ func TestReplacement(t *testing.T) {
 	}
 	txn, err := r.Drop(who, sit, now)
 	after, aerr := sit.After(txn, 20)
-	if err != nil || aerr != nil || after.Hold.Exists() || after.Use.Value != (Use{Generation: 2}) {
+	if err != nil || aerr != nil || after.Hold.Exists() || !after.Use.Value.same(Use{Generation: 2}) {
 		t.Errorf("after the drop: %+v, %v, %v", after, err, aerr)
 	}
 	if c := after.Call.Value; c.Executor != "a" || c.Call != call.ControllerUnpublish || c.NodeID != "id-a" || c.Incarnation != 5 {

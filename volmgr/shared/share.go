@@ -17,7 +17,7 @@ type Question struct {
 	ExternalID string `json:"external_id"`
 }
 
-// Answer is the answer of one host. Volume is the id under which the host uses the storage, or empty.
+// Answer is the answer of one host. Its key has the lease of the asking host. Volume is the id under which the host uses the storage, or empty.
 type Answer struct {
 	Volume string `json:"volume,omitempty"`
 }
@@ -34,7 +34,12 @@ func (p Place) Ask(who Asker, q Question, lease Lease) (Txn, error) {
 	if other := p.Question.Value; p.Question.Exists() && other.Node != who.Node {
 		return Txn{}, volume.Errorf(volume.ErrRefused, "host %q is sharing external_id %q of driver %s as volume %q", other.Node, other.ExternalID, other.Driver, other.Volume)
 	}
-	return p.txn([]Compare{Unchanged(p.Question.KV)}, PutLeased(p.Question.Key, p.Question.Encode(q), lease)), nil
+
+	then := []Op{PutLeased(p.Question.Key, p.Question.Encode(q), lease)}
+	if p.Question.Exists() {
+		then = append(then, Op{Kind: OpDelete, Span: Answers(p.Question.Value.ID)})
+	}
+	return p.txn([]Compare{Unchanged(p.Question.KV)}, then...), nil
 }
 
 // EndQuestion returns the transaction that removes a question with its answers. An empty transaction
@@ -112,7 +117,11 @@ func (p Place) Unshare(who Asker, operation string) (Txn, error) {
 		Unchanged(p.Volume.KV), Unchanged(p.Use.KV), Unchanged(p.Hold.KV), Absent(p.Call.Key), Unchanged(p.External.KV),
 		NoneIn(Span{Key: span.Key, End: own}), NoneIn(Span{Key: own + "\x00", End: span.End}),
 	}
-	return p.txn(compares, Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Hold.Key), Delete(p.External.Key), Delete(own), Delete(NoticeKey(p.id)), p.removed(volume.EventUnshared)), nil
+	then := []Op{Delete(p.Volume.Key), Delete(p.Use.Key), Delete(p.Hold.Key), Delete(own), Delete(NoticeKey(p.id)), p.removed(volume.EventUnshared)}
+	if p.External.Value.Volume == p.id {
+		then = append(then, Delete(p.External.Key))
+	}
+	return p.txn(compares, then...), nil
 }
 
 // checkUnshare refuses a volume that another host uses, or whose definition is being changed.
@@ -150,7 +159,7 @@ func (p Place) Elsewhere(who Asker) error {
 	switch q := p.Question.Value; {
 	case p.External.Exists():
 		other := p.External.Value.Volume
-		return volume.Errorf(volume.ErrRefused, "%s is registered in the cluster as shared volume %q", what, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
+		return volume.Errorf(volume.ErrStorageTaken, "%s is registered in the cluster as shared volume %q", what, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
 	case p.Question.Exists() && q.Node != who.Node:
 		return volume.Errorf(volume.ErrRefused, "host %q is sharing %s as volume %q", q.Node, what, q.Volume)
 	case p.Volume.Exists():

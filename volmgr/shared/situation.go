@@ -13,6 +13,7 @@ import (
 type Asker struct {
 	Node        string
 	Incarnation uint64
+	Era         Era // in which the host has registered
 }
 
 // Situation contains the keys that a decision about one volume and one host needs. One transaction
@@ -94,6 +95,8 @@ func CheckRegistered(meta Entry[Meta], node Entry[Node], who Asker) error {
 	case meta.Value.Schema > Schema:
 		return volume.Errorf(volume.ErrRefused, "the cluster was upgraded to schema %d, and this release writes schema %d; it only reads", meta.Value.Schema, Schema).
 			WithHint("install the newer release of volagent on this host")
+	case meta.Value.Era() != who.Era:
+		return volume.Errorf(ErrUnregistered, "the cluster is in epoch %d, and host %q has registered in epoch %d", meta.Value.Epoch, who.Node, who.Era.Epoch)
 	case !node.Exists():
 		return volume.Errorf(ErrUnregistered, "host %q is not registered in the cluster", who.Node)
 	case n.Incarnation != who.Incarnation:
@@ -152,17 +155,18 @@ func (s Situation) txn(who Asker, compares []Compare, then ...Op) Txn {
 	return Txn{If: append(s.guards(), compares...), Then: then, Else: Reads(who.Node, s.id)}
 }
 
-// othersUse reports whether a host other than the given one uses the volume beside others. It also
-// returns the condition under which the answer stays true.
-func (s Situation) othersUse(node string) (others bool, still []Compare) {
-	own := UserKey(s.id, node)
-	for _, u := range s.Users {
+// othersUse reports whether a host other than the given one uses a volume beside others. It also
+// returns the condition under which the answer stays true. The parameter users contains at most two
+// of the users.
+func othersUse(id string, users []Entry[User], node string) (others bool, still []Compare) {
+	own := UserKey(id, node)
+	for _, u := range users {
 		if u.Key != own {
 			return true, []Compare{Unchanged(u.KV)}
 		}
 	}
 
-	span := Users(s.id)
+	span := Users(id)
 	return false, []Compare{NoneIn(Span{Key: span.Key, End: own}), NoneIn(Span{Key: own + "\x00", End: span.End})}
 }
 

@@ -54,7 +54,10 @@ func (p Place) EndStorageCall(who Asker, operation string, d Definition) (Txn, e
 	if err := CheckRegistered(p.Meta, p.Node, who); err != nil {
 		return Txn{}, err
 	}
-	if !p.announced(who, operation) {
+	switch {
+	case !p.Volume.Exists():
+		return Txn{}, volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile", p.id)
+	case !p.announced(who, operation):
 		return Txn{}, volume.Errorf(volume.ErrRefused, "another host has taken over the call for volume %q", p.id)
 	}
 	if err := p.checkUnique(); err != nil {

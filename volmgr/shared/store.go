@@ -46,8 +46,9 @@ type Store interface {
 	// Revoke ends a lease and deletes its keys. A lease that has expired is no error.
 	Revoke(ctx context.Context, l Lease) error
 
-	// ClusterID identifies the store itself, independent of the data in it. It does not change
-	// during the life of a Store.
+	// ClusterID asks the store for its identity, which is independent of the data in it. All other
+	// methods return an error if the identity has changed since the last ClusterID. For example, an
+	// operator has restored etcd from a backup.
 	ClusterID(ctx context.Context) (string, error)
 
 	// Close releases all resources and ends all watches.

@@ -59,9 +59,9 @@ func (c Call) attachment() bool {
 // caller has seen that the executor was not alive for one deadline of the call.
 //
 // If the call changes an attachment, the host next calls ControllerUnpublishVolume for the call's
-// target, whatever the call was, and then EndTakenOver. The hold of the target stays. Any other
-// call only ends: the definition still says what is not finished, and the call is repeated by the
-// next host that needs it.
+// target, also after a ControllerUnpublishVolume, and then EndTakenOver. The hold of the target stays.
+// Any other call only ends. The definition still shows the unfinished operation, and the next host
+// that needs it repeats the call.
 func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err
@@ -106,8 +106,8 @@ func (o Orphan) Reclaim(who Asker) (Txn, error) {
 }
 
 // EndOwn returns the transaction that ends a storage call which an earlier agent of the host made. The
-// caller has waited for one deadline of the call since it saw the call. The definition still says what
-// is not finished. The record of the host ends calls for its own attachments.
+// caller has waited for one deadline of the call since it saw the call. The definition still shows
+// the unfinished operation. The record of the host ends calls for its own attachments.
 func (o Orphan) EndOwn(who Asker) (Txn, error) {
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err

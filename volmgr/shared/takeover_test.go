@@ -29,7 +29,7 @@ var (
 	me   = shared.Asker{Node: "me", Incarnation: 3}
 )
 
-// TestTakeOverCall tests which calls a host takes over, and what becomes of them.
+// TestTakeOverCall tests which calls a host takes over, and the states that these calls get.
 func TestTakeOverCall(t *testing.T) {
 	attach := shared.Call{Executor: "x", Incarnation: 1, Call: call.ControllerPublish, Target: "x", NodeID: "node-x", Task: "t"}
 	with := func(change func(*shared.Call)) shared.Call {

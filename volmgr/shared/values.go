@@ -29,7 +29,20 @@ type Meta struct {
 	// Suspended says why no single-writer volume can be admitted, after a restore. It is empty in
 	// normal operation, and a person clears it.
 	Suspended string `json:"suspended,omitempty"`
+
+	// WentBack names the host that has seen a newer state of the store than the store has. It is
+	// empty after a person has begun a new epoch.
+	WentBack string `json:"went_back,omitempty"`
 }
+
+// Era is one epoch of the cluster. A restore of the store begins a new one.
+type Era struct {
+	Epoch int64  `json:"epoch"`
+	Tail  string `json:"epoch_tail,omitempty"`
+}
+
+// Era returns the present epoch of the cluster.
+func (m Meta) Era() Era { return Era{m.Epoch, m.EpochTail} }
 
 // NodeState is the state of a host in the cluster.
 type NodeState string
@@ -78,6 +91,10 @@ type Node struct {
 	// draining host whose agent was stopped in order is away until then too, and stays draining.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
+
+	// Era is the epoch in which the host has registered. After a restore of the store, a host of an
+	// earlier epoch may use volumes that the store does not show.
+	Era Era `json:"era,omitzero"`
 }
 
 // NodeInfo describes the plugins of a host.
@@ -164,6 +181,19 @@ type Use struct {
 	// Generation increases with each change. A host that abandons an admission raises it, so that
 	// a late transaction of the same admission fails.
 	Generation uint64 `json:"generation"`
+
+	// Rivals are further hosts that use the volume, although the mode in force does not permit it.
+	// This is possible only after a restore of the store. A person decides which host keeps the
+	// volume.
+	Rivals []Rival `json:"rivals,omitempty"`
+}
+
+// Rival is a host whose hold contradicts the mode in force of a volume.
+type Rival struct {
+	Host   string          `json:"host"`
+	Access call.AccessMode `json:"access"`
+	Reader bool            `json:"reader,omitempty"`
+	Since  time.Time       `json:"since"`
 }
 
 // User is a host that uses a volume beside others.

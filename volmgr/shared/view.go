@@ -104,6 +104,10 @@ func Holders(id string, use Use, users []Entry[User]) []HoldView {
 		}
 	}
 
+	for _, r := range use.Rivals {
+		holds = append(holds, HoldView{Volume: id, Host: r.Host, Access: r.Access, Reader: r.Reader, Since: r.Since})
+	}
+
 	return holds
 }
 

@@ -71,6 +71,10 @@ func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) 
 		return r, Errorf(ErrRefused, "volume %q is kept as it is: it has claims and no mode", v.ID)
 	}
 
+	if r.Rescoping && !r.Held() {
+		return r, Errorf(ErrDetaching, "the scope of volume %q is being changed", v.ID).WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
+	}
+
 	seen := Past(r, req.Owners)
 	if c, ok := seen.Claims[req.Alloc]; ok && (c.Wanted || !req.Draining) {
 		return r, repeated(seen, c, req)

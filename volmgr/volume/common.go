@@ -57,9 +57,10 @@ func (s SharedVolume) holders() string {
 
 // StorageCall is a controller call that creates, changes or deletes the storage of a shared volume.
 type StorageCall struct {
+	ID        string // unique for each call
 	Volume    string
 	Driver    string
-	Operation string // of the create; empty for a registered volume
+	Operation string // of the create; empty for other calls
 	Call      call.Method
 
 	// Alone is set if no host may use the volume during the call.

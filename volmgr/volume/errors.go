@@ -20,6 +20,8 @@ var (
 	// ErrRefused means that the current state does not allow the request. For example, the volume
 	// is in use or a field is immutable.
 	ErrRefused = errors.New("refused")
+	// ErrStorageTaken means that another volume already uses the storage. It wraps ErrRefused.
+	ErrStorageTaken = fmt.Errorf("storage taken: %w", ErrRefused)
 	// ErrTimeout means that an expected result did not arrive in time.
 	ErrTimeout = errors.New("timed out")
 	// ErrStopping means that the agent is being stopped. The request is stored, and the agent

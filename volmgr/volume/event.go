@@ -65,6 +65,7 @@ const (
 	EventHoldAcquired EventType = "hold-acquired"
 	EventHoldGivenUp  EventType = "hold-given-up"
 	EventHoldLost     EventType = "hold-lost"
+	EventHoldConflict EventType = "hold-conflict" // several hosts use the volume against its mode
 )
 
 // The part of this host in its cluster changed.
@@ -139,7 +140,7 @@ func (t EventType) Check() error {
 		EventUnpublished, EventBound, EventUnbound, EventOwned, EventUnmounted, EventExpanded,
 		EventNodeExpanded, EventExpandFailed, EventStepFailed, EventStepInterrupted,
 		EventWarning,
-		EventHoldAcquired, EventHoldGivenUp, EventHoldLost,
+		EventHoldAcquired, EventHoldGivenUp, EventHoldLost, EventHoldConflict,
 		EventNodeRegistered, EventClusterReachable, EventClusterUnreachable,
 		EventCreated, EventCreateFailed, EventRegistered, EventUpdated, EventDeleted,
 		EventDeleteFailed, EventDeregistered, EventModified, EventModifyFailed,

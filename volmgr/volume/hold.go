@@ -424,6 +424,15 @@ func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath str
 	return r
 }
 
+// Reclaims reports whether this host must write its hold anew in the given epoch of the cluster. The
+// record then has a hold of an earlier epoch, and the host may have made other sides under it.
+func (r Record) Reclaims(epoch int64) bool {
+	h := r.Node.Hold
+	used := h.State == Present || h.State == Unknown && !neverMounted(r)
+	earlier := h.Token.Epoch > 0 && h.Token.Epoch < epoch
+	return r.Volume.Shared && used && earlier && !h.Lost
+}
+
 // AdoptHold returns the record of a volume that waits for a hold, with an earlier hold of this host
 // that no record explained. It changes nothing if the earlier hold is of another kind, or if the
 // record has a hold. The parameter attached is set if the volume was attached for the hold.

@@ -66,6 +66,24 @@ func TestNextHold(t *testing.T) {
 			unmounted(r, o)
 			r.Node.Attached = volume.Absent
 		}, "ControllerPublishVolume  "},
+		{"no hold yet, and no host has a controller", func(r *volume.Record, o *volume.Observed) {
+			unmounted(r, o)
+			r.Node.Attached, r.Node.Hold.State = volume.Absent, volume.Absent
+			o.Plugin.Apart = &plugin.Apart{Node: plugin.Service{Ready: true}, Controller: plugin.Service{Unasked: true, Lack: "no controller"}}
+		}, "wait plugin: no controller"},
+		{"no hold yet, and the attachment is not due", func(r *volume.Record, o *volume.Observed) {
+			unmounted(r, o)
+			r.Node.Attached, r.Node.Hold.State = volume.Absent, volume.Absent
+			o.Parked = map[string]bool{volume.Action{Kind: call.ControllerPublish}.Key(): true}
+		}, "wait backoff: ControllerPublishVolume failed and is not due yet"},
+		{"held, not attached, and no host has a controller", func(r *volume.Record, o *volume.Observed) {
+			unmounted(r, o)
+			r.Node.Attached = volume.Absent
+			o.Plugin.Apart = &plugin.Apart{Node: plugin.Service{Ready: true}, Controller: plugin.Service{Unasked: true, Lack: "no controller"}}
+		}, "prove  "},
+		{"mounted, and no host has a controller", func(_ *volume.Record, o *volume.Observed) {
+			o.Plugin.Apart = &plugin.Apart{Node: plugin.Service{Ready: true}, Controller: plugin.Service{Unasked: true, Lack: "no controller"}}
+		}, "settled"},
 		{"held, not attached, and the cluster is away", func(r *volume.Record, o *volume.Observed) {
 			unmounted(r, o)
 			r.Node.Attached, o.Cluster.Away = volume.Absent, away
@@ -340,5 +358,46 @@ func TestExplainHold(t *testing.T) {
 		if notes := strings.Join(e.Notes, "\n"); !strings.Contains(notes, tt.note) {
 			t.Errorf("%s: notes %q, want %q", tt.name, notes, tt.note)
 		}
+	}
+}
+
+// TestYieldHold checks that a host gives up its hold if no host can attach the volume, but only a hold
+// under which nothing was made.
+func TestYieldHold(t *testing.T) {
+	nobody := volume.Outcome{Unsent: true, Err: &volume.CallError{Code: volume.CodeNoExecutor, Answered: true, Unsent: true}}
+	for _, tt := range []struct {
+		name     string
+		attached volume.Side
+		action   volume.Action
+		out      volume.Outcome
+		want     volume.Side
+	}{
+		{"no executor", volume.Absent, volume.Action{Kind: call.ControllerPublish, NodeID: "n"}, nobody, volume.Failed},
+		{"no executor for a repair", volume.Failed, volume.Action{Kind: call.ControllerPublish, NodeID: "n"}, nobody, volume.Present},
+		{"the cluster is away", volume.Absent, volume.Action{Kind: call.ControllerPublish, NodeID: "n"}, volume.Outcome{Unsent: true, Err: &volume.CallError{Code: "Host"}}, volume.Present},
+		{"a proof to give up", volume.Absent, volume.Action{Kind: volume.Prove, Yield: true}, volume.Outcome{}, volume.Failed},
+		{"another proof", volume.Absent, volume.Action{Kind: volume.Prove}, volume.Outcome{}, volume.Present},
+	} {
+		r, o := sharedMounted(t), asMounted()
+		unmounted(&r, &o)
+		r.Node.Attached, r.Node.Hold.Confirmed = tt.attached, false
+		r, _ = volume.Apply(r, tt.action, tt.out)
+		if r.Node.Hold.State != tt.want || r.Node.Attached != tt.attached {
+			t.Errorf("%s: attached %s, hold %+v", tt.name, r.Node.Attached, r.Node.Hold)
+		}
+	}
+}
+
+// TestDoubtAttachment checks when another host's view of the attachment changes a record.
+func TestDoubtAttachment(t *testing.T) {
+	if r, changed := volume.DoubtAttachment(sharedMounted(t), "op"); !changed || r.Node.Attached != volume.Unknown || r.Node.Hold.Confirmed {
+		t.Errorf("attached %s, hold %+v", r.Node.Attached, r.Node.Hold)
+	}
+	if _, changed := volume.DoubtAttachment(sharedMounted(t), "later"); changed {
+		t.Error("the doubt about another hold has changed the record")
+	}
+	lost, _ := volume.LoseHold(sharedMounted(t))
+	if _, changed := volume.DoubtAttachment(lost, "op"); changed {
+		t.Error("the doubt has changed a record without a hold")
 	}
 }

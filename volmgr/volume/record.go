@@ -192,6 +192,10 @@ type Record struct {
 	// GuardDirs identifies the directories in Guards by more than their paths.
 	GuardDirs []GuardedDir `json:"guard_dirs,omitempty"`
 
+	// Rescoping is set while the agent moves the volume to another scope. If the agent stops
+	// meanwhile, only the cluster's store shows which scope the volume has. Volume.Shared is not set.
+	Rescoping bool `json:"rescoping,omitempty"`
+
 	// Leftover is set on the record that the agent keeps after a forced deregister. The volume is
 	// no longer registered, but its storage still has pending calls, which wait until the plugin is
 	// ready.

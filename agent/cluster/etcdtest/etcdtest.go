@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -148,6 +149,36 @@ func (c *Cluster) AwaitReady(i int) {
 		}
 	}
 	c.t.Fatalf("etcd member %d does not become ready:\n%s", i, m.log())
+}
+
+// Requests returns the number of requests that all members have received from clients, by method. A
+// renewal of a lease is one request. A watch is one request, and so is each message about it.
+func (c *Cluster) Requests() map[string]int {
+	c.t.Helper()
+	requests := map[string]int{}
+	for i := range c.members {
+		for line := range strings.Lines(c.get(i, "/metrics")) {
+			name, labels, _ := strings.Cut(line, "{")
+			_, rest, _ := strings.Cut(labels, `grpc_method="`)
+			method, _, _ := strings.Cut(rest, `"`)
+			// The counter of messages also counts the end of a stream, so it fits only long streams.
+			counter := "grpc_server_started_total"
+			if method == "Watch" {
+				counter = "grpc_server_msg_received_total"
+			}
+			if name != counter {
+				continue
+			}
+
+			_, number, _ := strings.Cut(labels, "} ")
+			n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+			if err != nil {
+				c.t.Fatalf("etcd member %d counts %q: %v", i, line, err)
+			}
+			requests[method] += int(n)
+		}
+	}
+	return requests
 }
 
 // get returns the text of a page of a member's metrics listener, or "" if the member does not answer

@@ -124,13 +124,13 @@ func marked(e shared.Entry[shared.Meta], cluster string, now time.Time) (shared.
 	}
 	m.Schema = max(m.Schema, 1)
 	m.Epoch, m.EpochTail = max(m.Epoch+1, now.Unix()), daemon.Random()
-	m.Suspended = "restored at " + now.UTC().Format(time.RFC3339)
+	m.Suspended, m.WentBack = "restored at "+now.UTC().Format(time.RFC3339), ""
 	return m, nil
 }
 
 // restored marks a cluster whose etcd the user restored.
 func (r *runner) restored(ctx context.Context) (any, error) {
-	return r.changeMeta(ctx, func(e shared.Entry[shared.Meta]) (shared.Meta, []string, error) {
+	return r.changeMeta(ctx, func(_ *member.Client, _ string, e shared.Entry[shared.Meta]) (shared.Meta, []string, error) {
 		m, err := marked(e, "", r.now())
 		return m, []string{
 			fmt.Sprintf("cluster %s is in epoch %d now, and single-writer volumes are suspended", m.ClusterID, m.Epoch),
@@ -141,20 +141,35 @@ func (r *runner) restored(ctx context.Context) (any, error) {
 
 // resume permits single-writer volumes again, after a restore.
 func (r *runner) resume(ctx context.Context) (any, error) {
-	return r.changeMeta(ctx, func(e shared.Entry[shared.Meta]) (shared.Meta, []string, error) {
+	return r.changeMeta(ctx, func(c *member.Client, prefix string, e shared.Entry[shared.Meta]) (shared.Meta, []string, error) {
 		m := e.Value
-		if m.Suspended == "" {
+		switch {
+		case m.WentBack != "":
+			return m, nil, wire.Errorf(api.CodeRefused, "volctl cluster restored", "etcd has gone back to an older state: %s", m.Suspended)
+		case m.Suspended == "":
 			return m, nil, wire.Errorf(api.CodeRefused, "volctl cluster status", "the cluster is not suspended")
 		}
+		nodes, err := member.Nodes(ctx, c, prefix)
+		if err != nil {
+			return m, nil, err
+		}
+		if missing := shared.Missing(m, nodes); len(missing) > 0 {
+			return m, nil, wire.Errorf(api.CodeRefused, "start the agents of these hosts; if the machine of a host is gone: volctl node replace HOST",
+				"these hosts have not registered since the restore: %s; they may still use volumes", strings.Join(missing, ", "))
+		}
+
 		lines := []string{fmt.Sprintf("cluster %s admits single-writer volumes again; it was suspended: %s", m.ClusterID, m.Suspended)}
 		m.Suspended = ""
 		return m, lines, nil
 	})
 }
 
+// metaChange returns a new description of the cluster, and what to tell the user.
+type metaChange func(c *member.Client, prefix string, e shared.Entry[shared.Meta]) (shared.Meta, []string, error)
+
 // changeMeta changes the description of the cluster by compare-and-set. It also works on a host that
 // uses an etcd that volagent-etcd does not run.
-func (r *runner) changeMeta(ctx context.Context, change func(shared.Entry[shared.Meta]) (shared.Meta, []string, error)) (any, error) {
+func (r *runner) changeMeta(ctx context.Context, change metaChange) (any, error) {
 	c, prefix, err := r.agentClient()
 	if err != nil {
 		return nil, err
@@ -167,7 +182,7 @@ func (r *runner) changeMeta(ctx context.Context, change func(shared.Entry[shared
 	if !e.Exists() {
 		return nil, wire.Errorf(api.CodeNotFound, "check endpoints and prefix in the cluster section of the configuration", "etcd has no cluster under the prefix %s", prefix)
 	}
-	m, lines, err := change(e)
+	m, lines, err := change(c, prefix, e)
 	if err != nil {
 		return nil, err
 	}

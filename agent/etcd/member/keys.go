@@ -81,6 +81,26 @@ func (c *Client) SetMeta(ctx context.Context, old shared.Entry[shared.Meta], m s
 	return err
 }
 
+// Nodes reads all hosts that have registered in the cluster of the agents.
+func Nodes(ctx context.Context, c *Client, prefix string) (map[string]shared.Node, error) {
+	kvs, err := c.List(ctx, prefix+version1+shared.Nodes().Key)
+	if err != nil {
+		return nil, err
+	}
+
+	nodes := map[string]shared.Node{}
+	for _, kv := range kvs {
+		e, err := shared.Decode[shared.Node](shared.KV{Key: kv.Key, Value: kv.Value, Mod: kv.Mod})
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the hosts of the cluster: %w", err)
+		}
+		if name, ok := shared.LastID(kv.Key); ok {
+			nodes[name] = e.Value
+		}
+	}
+	return nodes, nil
+}
+
 // Holds returns the volumes on which the host has a hold.
 func Holds(ctx context.Context, c *Client, prefix, node string) ([]string, error) {
 	kvs, err := c.List(ctx, prefix+version1+shared.HoldsOf(node).Key)

@@ -1,5 +1,4 @@
-// Package clean ends what hosts that are gone have left unfinished in the cluster: announced
-// controller calls and tasks. It also compares the attachments with the holds, and reports keys that
+// Package clean ends the unfinished controller calls and tasks of hosts that are gone. It also compares the attachments with the holds, and reports keys that
 // contradict each other.
 //
 //	clean.go       Cleaner, its dependencies, and when it makes a pass

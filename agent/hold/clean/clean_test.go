@@ -57,7 +57,7 @@ func TestTakeOver(t *testing.T) {
 		put(t, shared.LiveKey("a"), shared.Live{}), put(t, shared.LiveKey("b"), shared.Live{}), put(t, shared.LiveKey("x"), shared.Live{}),
 		put(t, shared.VolumeKey("v"), shared.Definition{Volume: volume.Volume{ID: "v", PluginID: "p", Driver: "d", ExternalID: "e", Provision: volume.Provisioned}}),
 		put(t, shared.HoldKey("x", "v"), shared.Hold{Operation: "o", Attachment: shared.Attaching, NodeID: "node-x"}),
-		put(t, shared.CallKey("v"), shared.Call{Executor: "x", Incarnation: 1, Operation: "o", Call: call.ControllerPublish, Target: "x", NodeID: "node-x"}),
+		put(t, shared.CallKey("v"), shared.Call{Executor: "x", Incarnation: 1, Operation: "o", Call: call.ControllerPublish, Target: "x", NodeID: "node-x", Deadline: 50 * time.Millisecond}),
 		put(t, shared.TaskKey("a", "w"), shared.Task{ID: "old", Requester: "x"}),
 		put(t, shared.UseKey("v"), shared.Use{Access: call.SingleNodeWriter, Holder: "ghost"}),
 	}}

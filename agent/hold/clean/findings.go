@@ -9,8 +9,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// examination is the part of a pass that looks for keys which contradict each other.
+type examination struct{ *Cleaner }
+
 // examine looks for keys that contradict each other. It changes nothing.
-func (c *Cleaner) examine(ctx context.Context) error {
+func (c examination) examine(ctx context.Context) error {
 	k := keys{nodes: map[string]bool{}, holds: map[[2]string]shared.Hold{}, calls: map[string]bool{}}
 	// A hold and its use change together. The reads are at different revisions, so a contradiction
 	// counts only if a second look shows it too.
@@ -30,7 +33,7 @@ func (c *Cleaner) examine(ctx context.Context) error {
 }
 
 // setFindings stores the findings, and logs the new ones.
-func (c *Cleaner) setFindings(found []string) {
+func (c examination) setFindings(found []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -42,7 +45,7 @@ func (c *Cleaner) setFindings(found []string) {
 	c.findings = found
 }
 
-// keys contains what the search for contradictions has read.
+// keys contains the keys that the search for contradictions has read.
 type keys struct {
 	nodes map[string]bool
 	holds map[[2]string]shared.Hold // by host and volume
@@ -50,7 +53,7 @@ type keys struct {
 }
 
 // contradictions returns a description of each contradiction.
-func (c *Cleaner) contradictions(ctx context.Context, k keys) (found []string, err error) {
+func (c examination) contradictions(ctx context.Context, k keys) (found []string, err error) {
 	if err := each(ctx, c.Store, shared.Nodes(), func(e shared.Entry[shared.Node]) error {
 		node, _ := shared.LastID(e.Key)
 		k.nodes[node] = true

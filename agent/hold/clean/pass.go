@@ -75,10 +75,10 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	if err := c.endTasks(ctx, who); err != nil {
 		return due, err
 	}
-	if err := c.comparePublished(ctx, who); err != nil {
+	if err := (attachments{c}).compare(ctx, who); err != nil {
 		return due, err
 	}
-	return due, c.examine(ctx)
+	return due, examination{c}.examine(ctx)
 }
 
 // forget forgets the calls that have ended.

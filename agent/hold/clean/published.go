@@ -10,10 +10,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// comparePublished compares the nodes to which the drivers say that volumes are attached with the
+// attachments is the part of a pass that compares the attachments with the holds.
+type attachments struct{ *Cleaner }
+
+// compare compares the nodes to which the drivers say that volumes are attached with the
 // holds. It detaches a host without a hold, and tells a host whose attachment is missing. It does
 // nothing for drivers that do not list such nodes, or that have no controller on this host.
-func (c *Cleaner) comparePublished(ctx context.Context, who shared.Asker) error {
+func (c attachments) compare(ctx context.Context, who shared.Asker) error {
 	byPlugin := map[string][]volume.Volume{}
 	if err := each(ctx, c.Store, shared.Volumes(), func(e shared.Entry[shared.Definition]) error {
 		v := e.Value.Volume
@@ -54,7 +57,7 @@ func (c *Cleaner) comparePublished(ctx context.Context, who shared.Asker) error 
 
 // lists reports whether the driver of a volume lists the nodes to which the volume is attached, and has
 // a controller on this host.
-func (c *Cleaner) lists(v volume.Volume) bool {
+func (c attachments) lists(v volume.Volume) bool {
 	view := c.View(v.PluginID)
 	caps := view.Info.Caps
 	return caps.PublishedNodes && (caps.List || caps.Get) && view.Info.HasController && view.Info.Driver == v.Driver &&
@@ -62,7 +65,7 @@ func (c *Cleaner) lists(v volume.Volume) bool {
 }
 
 // nodeIDs returns the hosts of the cluster by their CSI node ids.
-func (c *Cleaner) nodeIDs(ctx context.Context, pluginID string) (map[string]string, error) {
+func (c attachments) nodeIDs(ctx context.Context, pluginID string) (map[string]string, error) {
 	ids := map[string]string{}
 	err := each(ctx, c.Store, shared.NodeInfos(), func(e shared.Entry[shared.NodeInfo]) error {
 		node, _ := shared.LastID(e.Key)
@@ -75,7 +78,7 @@ func (c *Cleaner) nodeIDs(ctx context.Context, pluginID string) (map[string]stri
 }
 
 // holders returns the hosts that have a hold, by volume.
-func (c *Cleaner) holders(ctx context.Context) (map[string][]shared.Holder, error) {
+func (c attachments) holders(ctx context.Context) (map[string][]shared.Holder, error) {
 	all := map[string][]shared.Holder{}
 	err := each(ctx, c.Store, shared.Holds(), func(e shared.Entry[shared.Hold]) error {
 		node, id, _ := shared.HoldIDs(e.Key)
@@ -87,7 +90,7 @@ func (c *Cleaner) holders(ctx context.Context) (map[string][]shared.Holder, erro
 
 // listPublished asks a driver for the nodes to which its volumes are attached. The key of the result is
 // the external id.
-func (c *Cleaner) listPublished(ctx context.Context, volumes []volume.Volume) (map[string][]string, error) {
+func (c attachments) listPublished(ctx context.Context, volumes []volume.Volume) (map[string][]string, error) {
 	listed := map[string][]string{}
 	if !c.View(volumes[0].PluginID).Info.Caps.List {
 		for _, v := range volumes {
@@ -124,7 +127,7 @@ func (c *Cleaner) listPublished(ctx context.Context, volumes []volume.Volume) (m
 
 // correct ends the attachments without a hold, and tells the hosts whose attachment is missing. Each
 // transaction compares the hold and the call in flight, so an outdated list does no harm.
-func (c *Cleaner) correct(ctx context.Context, who shared.Asker, v volume.Volume, extra, missing []shared.PublishedNode) {
+func (c attachments) correct(ctx context.Context, who shared.Asker, v volume.Volume, extra, missing []shared.PublishedNode) {
 	for _, n := range extra {
 		c.decideOrphan(ctx, v, n, func(o shared.Orphan) (shared.Txn, error) {
 			return o.BeginUnpublish(who, n.NodeID, c.View(v.PluginID).ControllerTimeout, time.Now().UTC())
@@ -144,7 +147,7 @@ func (c *Cleaner) correct(ctx context.Context, who shared.Asker, v volume.Volume
 
 // decideOrphan executes one decision about the attachment of a host, and then calls done. If the keys
 // have changed, the next pass looks again.
-func (c *Cleaner) decideOrphan(ctx context.Context, v volume.Volume, n shared.PublishedNode, by func(shared.Orphan) (shared.Txn, error), done func()) {
+func (c attachments) decideOrphan(ctx context.Context, v volume.Volume, n shared.PublishedNode, by func(shared.Orphan) (shared.Txn, error), done func()) {
 	o, err := c.orphanOf(ctx, v.ID, shared.Call{Executor: c.Node, Target: n.Node})
 	if err != nil {
 		return // the next pass tries again

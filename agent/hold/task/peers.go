@@ -19,7 +19,7 @@ const peersFor = 2 * time.Minute
 // rangePage is the number of keys in one page of a long read.
 const rangePage = 500
 
-// peers contains what the other hosts say of their plugins, by the name of the host. It is nil until
+// peers contains the descriptions of the other hosts, by the name of the host. It is nil until
 // it has been read.
 type peers map[string]peer
 

@@ -145,7 +145,7 @@ type wait struct {
 func (w *wait) look(ctx context.Context) (result shared.TaskResult, done bool, err error) {
 	e, err := w.read(ctx, w.executor, w.Volume.ID)
 	if err != nil {
-		return result, false, ctx.Err() // the wait goes on after an outage, because the outcome decides
+		return result, false, ctx.Err() // the wait continues after an outage, because only the cluster knows the outcome
 	}
 
 	page, err := w.Store.Range(ctx, shared.Span{Key: shared.LiveKey(w.executor)}, 1, 0)

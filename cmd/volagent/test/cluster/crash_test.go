@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
@@ -24,30 +25,188 @@ type scenario struct {
 	name   string
 	before func(r *rig)                        // prepares the cluster
 	act    func(r *rig, timeout string) string // does the operation, and returns its error text
+	after  func(r *rig)                        // checks the result
+	sans   []san.Config                        // the drivers with which the scenario runs
 }
+
+// These are the drivers of the scenarios.
+var (
+	attaching    = san.Config{Attach: true, Stage: true}
+	nodeOnly     = san.Config{NodeOnly: true, Stage: true}
+	provisioned  = san.Config{Attach: true, Stage: true, Provision: true, Expand: true}
+	claimDrivers = []san.Config{attaching, nodeOnly}
+	multi        = mode("single-node-multi-writer")
+)
 
 var scenarios = []scenario{
 	{
 		name:   "claim",
-		before: func(*rig) {},
+		before: func(r *rig) { r.share("db", multi) },
 		act: func(r *rig, timeout string) string {
 			return r.hosts[0].Try("volume", "claim", "db", "--alloc", "web", "--timeout", timeout).Err
 		},
+		after: moves, sans: claimDrivers,
 	},
 	{
 		name:   "detach",
-		before: func(r *rig) { claim(r.hosts[0], "db", "web") },
+		before: func(r *rig) { r.share("db", multi); claim(r.hosts[0], "db", "web") },
 		act: func(r *rig, timeout string) string {
 			return r.hosts[0].Try("volume", "detach", "db", "web", "--ignore-not-found", "--timeout", timeout).Err
 		},
+		after: moves, sans: claimDrivers,
+	},
+	{
+		name:   "create",
+		before: func(r *rig) { r.create("db.yaml") },
+		act: func(r *rig, _ string) string {
+			return repeatable(r.hosts[0].Try("volume", "create", r.file("db.yaml")))
+		},
+		after: func(r *rig) {
+			r.expectDisks(1, 1<<20)
+			moves(r)
+			r.hosts[1].Volctl("volume", "delete", "db", "-y")
+			r.expectNothing()
+		},
+		sans: []san.Config{provisioned},
+	},
+	{
+		name:   "delete",
+		before: func(r *rig) { r.hosts[0].Volctl("volume", "create", r.create("db.yaml")) },
+		act:    func(r *rig, _ string) string { return deleted(r.hosts[0].Try("volume", "delete", "db", "-y")) },
+		after: func(r *rig) {
+			r.expectNothing()
+			r.hosts[1].Volctl("volume", "create", r.file("db.yaml")) // its successor has another name
+			r.expectDisks(1, 1<<20)
+		},
+		sans: []san.Config{provisioned},
+	},
+	{
+		name:   "expand",
+		before: func(r *rig) { r.hosts[0].Volctl("volume", "create", r.create("db.yaml")) },
+		act: func(r *rig, timeout string) string {
+			return repeatable(r.hosts[0].Try("volume", "expand", "db", "2MiB", "--timeout", timeout))
+		},
+		after: func(r *rig) { r.expectDisks(1, 2<<20); moves(r) },
+		sans:  []san.Config{provisioned},
+	},
+	{
+		name:   "share",
+		before: func(r *rig) { r.own("db") },
+		act:    func(r *rig, _ string) string { return repeatable(r.hosts[0].Try("volume", "share", "db", "--force")) },
+		after:  moves, sans: []san.Config{attaching},
+	},
+	{
+		name:   "share while mounted",
+		before: func(r *rig) { r.own("db"); claim(r.hosts[0], "db", "web") },
+		act:    func(r *rig, _ string) string { return repeatable(r.hosts[0].Try("volume", "share", "db", "--force")) },
+		after:  moves, sans: []san.Config{attaching},
+	},
+	{
+		name:   "unshare",
+		before: func(r *rig) { r.share("db", multi); claim(r.hosts[0], "db", "web") },
+		act:    func(r *rig, _ string) string { return repeatable(r.hosts[0].Try("volume", "unshare", "db")) },
+		after: func(r *rig) {
+			a, b := r.hosts[0], r.hosts[1]
+			b.ExpectRefusal(3, "no volume", "volume", "claim", "db", "--alloc", "web", "--timeout", "1s")
+			r.expectNothing()
+			a.Volctl("volume", "detach", "db", "web")
+			a.Volctl("volume", "share", "db", "--force")
+			moves(r)
+		},
+		sans: []san.Config{attaching},
 	},
 }
 
-// victims are the processes that die at a point.
-var victims = []struct {
+// repeatable returns the error text of a command.
+func repeatable(r harness.Result) string {
+	if r.Code == 0 {
+		return ""
+	}
+	return r.Err
+}
+
+// deleted returns the error text of a delete. A volume that is gone is no error.
+func deleted(r harness.Result) string {
+	if strings.Contains(r.Err, `no volume "db"`) {
+		return ""
+	}
+	return repeatable(r)
+}
+
+// moves checks that the other host can use the volume after the first one, and that both give it up.
+func moves(r *rig) {
+	r.t.Helper()
+	a, b := r.hosts[0], r.hosts[1]
+	if said := a.Try("volume", "detach", "db", "web", "--ignore-not-found", "--timeout", "40s"); said.Code != 0 {
+		r.t.Error(said.Err)
+	}
+	path := claim(b, "db", "web", "--timeout", "40s")
+	b.Must(write(b, path, "f", "x"))
+	b.Volctl("volume", "detach", "db", "web")
+	r.awaitGone()
+	r.expectFree("db")
+}
+
+// file returns the path of a volume file on the first host.
+func (r *rig) file(name string) string { return filepath.Join(r.hosts[0].Dir, name) }
+
+// create writes the file of a new shared volume, and returns its path.
+func (r *rig) create(name string) string {
+	r.t.Helper()
+	text := "id: db\nplugin_id: san\nscope: shared\ncapacity_min: 1MiB\n" + multi + "\n"
+	r.hosts[0].Must(os.WriteFile(r.file(name), []byte(text), 0o600))
+	return r.file(name)
+}
+
+// own adds a disk to the SAN, and registers it as a volume of the first host.
+func (r *rig) own(id string) {
+	r.t.Helper()
+	r.hosts[0].Must(r.san.AddDisk("disk-"+id, 1<<20))
+	text := "id: " + id + "\nplugin_id: san\nexternal_id: disk-" + id + "\n" + multi + "\n"
+	r.hosts[0].Must(os.WriteFile(r.file(id+".yaml"), []byte(text), 0o600))
+	r.hosts[0].Volctl("volume", "register", r.file(id+".yaml"))
+}
+
+// expectDisks checks how many disks the SAN has, and their size.
+func (r *rig) expectDisks(n int, size int64) {
+	r.t.Helper()
+	all := r.san.Disks()
+	if len(all) != n {
+		r.t.Errorf("the SAN has the disks %+v, want %d", all, n)
+	}
+	for _, d := range all {
+		if d.Size != size {
+			r.t.Errorf("disk %s has %d bytes, want %d", d.ID, d.Size, size)
+		}
+	}
+}
+
+// expectNothing checks that neither etcd nor, for a provisioned volume, the SAN has anything left of a
+// volume.
+func (r *rig) expectNothing() {
+	r.t.Helper()
+	for _, kv := range r.keys() {
+		for _, prefix := range []string{"volumes/", "external/", "use/", "users/", "calls/", "holds/", "notices/"} {
+			if strings.HasPrefix(kv.Key, prefix) {
+				r.t.Errorf("etcd still has %s: %s", kv.Key, kv.Value)
+			}
+		}
+	}
+	for _, d := range r.san.Disks() {
+		if d.Name != "" {
+			r.t.Errorf("the SAN still has disk %+v", d)
+		}
+	}
+}
+
+// victim names the processes that die at a point.
+type victim struct {
 	name        string
 	agent, etcd bool
-}{
+}
+
+// victims are all victims.
+var victims = []victim{
 	{"agent", true, false},
 	{"etcd", false, true},
 	{"agent and etcd", true, true},
@@ -55,30 +214,28 @@ var victims = []struct {
 
 // TestCrash kills the agent, etcd, or both, before and after each commit, each call to the driver and
 // each transaction of an operation. After both run again, the operation succeeds when it is
-// repeated, the other host can use the volume, and nothing is left in etcd and in the storage. The
-// SAN sees no two hosts at the same time. (I1, I2, I4, I10, I11)
+// repeated, the other host can use the volume, and nothing is left in etcd and in the storage. A
+// create makes one storage volume. The SAN sees no two hosts at the same time. (I1, I2, I4, I10, I11)
 func TestCrash(t *testing.T) {
-	for _, driver := range []struct {
-		name string
-		san  san.Config
-	}{
-		{"attach", san.Config{Attach: true, Stage: true}},
-		{"node only", san.Config{NodeOnly: true, Stage: true}},
-	} {
-		for _, s := range scenarios {
-			t.Run(s.name+" "+driver.name, func(t *testing.T) {
+	for _, s := range scenarios {
+		for _, driver := range s.sans {
+			name := s.name
+			if driver.NodeOnly {
+				name += " node only"
+			}
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				var points []string
-				t.Run("nobody dies", func(t *testing.T) { points = s.run(t, driver.san, crasher.Order{}) })
+				t.Run("nobody dies", func(t *testing.T) { points = s.run(t, driver, crasher.Order{}) })
 				if t.Failed() {
 					return
 				}
 				t.Logf("points: %q", points)
-				for _, v := range victims {
-					for _, at := range chosen(len(points)) {
-						t.Run(fmt.Sprintf("%s dies at %d %s", v.name, at, points[at-1]), func(t *testing.T) {
+				for _, at := range chosen(len(points)) {
+					for _, v := range at.victims {
+						t.Run(fmt.Sprintf("%s dies at %d %s", v.name, at.point, points[at.point-1]), func(t *testing.T) {
 							t.Parallel()
-							s.run(t, driver.san, crasher.Order{At: at, Agent: v.agent, Plugin: map[bool]int{true: -1}[v.etcd]})
+							s.run(t, driver, crasher.Order{At: at.point, Agent: v.agent, Plugin: map[bool]int{true: -1}[v.etcd]})
 						})
 					}
 				}
@@ -87,17 +244,24 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// chosen returns the numbers of the points at which the victim dies: all with -crash.full, and two
-// random ones otherwise.
-func chosen(n int) []int {
-	all := rand.Perm(n)
-	for i := range all {
-		all[i]++
+// death is a point at which victims die.
+type death struct {
+	point   int
+	victims []victim
+}
+
+// chosen returns the points at which victims die: with -crash.full, each victim dies at each point.
+// Otherwise each victim dies at one random point.
+func chosen(n int) (all []death) {
+	for i, at := range rand.Perm(n) {
+		switch {
+		case *crashFull:
+			all = append(all, death{at + 1, victims})
+		case i < len(victims):
+			all = append(all, death{at + 1, victims[i : i+1]})
+		}
 	}
-	if !*crashFull {
-		all = all[:min(n, 2)]
-	}
-	slices.Sort(all)
+	slices.SortFunc(all, func(a, b death) int { return a.point - b.point })
 	return all
 }
 
@@ -110,7 +274,6 @@ func (s scenario) run(t *testing.T, driver san.Config, o crasher.Order) []string
 	r.hosts = append(r.hosts, a)
 	launch(a, orders)
 	r.hosts = append(r.hosts, r.start("h2", driver))
-	r.share("db", mode("single-node-multi-writer"))
 	s.before(r)
 
 	if o.Plugin < 0 {
@@ -133,18 +296,14 @@ func (s scenario) run(t *testing.T, driver san.Config, o crasher.Order) []string
 		}
 	}
 
-	if said := s.act(r, "40s"); said != "" {
+	said := s.act(r, "40s")
+	for end := time.Now().Add(40 * time.Second); said != "" && time.Now().Before(end); said = s.act(r, "40s") {
+		a.Await("etcd", func() bool { return a.Try("node", "list").Code == 0 }) // the host may still be registering
+	}
+	if said != "" {
 		t.Errorf("repeated: %s", said)
 	}
-	if said := a.Try("volume", "detach", "db", "web", "--ignore-not-found", "--timeout", "40s"); said.Code != 0 {
-		t.Error(said.Err)
-	}
-	b := r.hosts[1]
-	path := claim(b, "db", "web", "--timeout", "40s")
-	b.Must(write(b, path, "f", "x"))
-	b.Volctl("volume", "detach", "db", "web")
-	r.awaitGone()
-	r.expectFree("db")
+	s.after(r)
 	return points
 }
 

@@ -103,6 +103,10 @@ func TestCreateShared(t *testing.T) {
 	mustSay(t, "modify on b", b.Volctl("volume", "modify", "db", "iops=7"), "iops")
 	mustSay(t, "modify again on a", a.Volctl("volume", "modify", "db", "iops=7"), "unchanged")
 	a.Volctl("volume", "snapshot", "create", "db", "s1")
+	restored := "id: copy\nplugin_id: san\nscope: shared\nsnapshot_id: s1\n"
+	a.Volctl("volume", "create", volumeFileIn(a, "copy.yaml", restored))
+	mustSay(t, "export of the restored volume on b", b.Volctl("volume", "export", "copy"), "scope: shared", "-copy-")
+	b.Volctl("volume", "delete", "copy", "-y")
 
 	a.Volctl("volume", "detach", "db", "web")
 	b.Volctl("volume", "delete", "db", "-y")

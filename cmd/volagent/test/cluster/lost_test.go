@@ -49,7 +49,8 @@ func (r *rig) dropHold(node, id string) int64 {
 	store := r.open()
 	defer func() { _ = store.Close() }()
 	use := shared.Put(shared.UseKey(id), []byte(`{"generation":99}`))
-	res, err := store.Do(r.t.Context(), shared.Txn{Then: []shared.Op{shared.Delete(shared.HoldKey(node, id)), use}})
+	proof := shared.Put(shared.FencedKey(node, 1), []byte(`{"kind":"test","volumes":["`+id+`"]}`))
+	res, err := store.Do(r.t.Context(), shared.Txn{Then: []shared.Op{shared.Delete(shared.HoldKey(node, id)), use, proof}})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if san.IsChild() {
 		os.Exit(san.Main())
 	}
-	harness.Main(m, harness.Child{Env: crasher.Env, Run: crasher.Main})
+	harness.Main(m, harness.Child{Env: crasher.Env, Run: crasher.Main}, harness.Child{Env: keysChild, Run: printKeys})
 }
 
 // rig is a cluster for one test: an etcd, a SAN that judges the hosts, and hosts.
@@ -40,12 +40,21 @@ type rig struct {
 // have seen a violation.
 func newRig(t *testing.T, members, hosts int, driver san.Config) *rig {
 	t.Helper()
+	r := &rig{t: t, san: startSAN(t), etcd: etcdtest.Start(t, members)}
+	for i := range hosts {
+		r.hosts = append(r.hosts, r.start(fmt.Sprintf("h%d", i+1), driver))
+	}
+	return r
+}
+
+// startSAN starts a SAN. At the end of the test, it must not have seen a violation.
+func startSAN(t *testing.T) *san.SAN {
+	t.Helper()
 	// The directory of a host has a short path, as the socket of the SAN needs it.
 	s, err := san.Start(harness.NewHost(t).Mkdir("san"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, etcd: etcdtest.Start(t, members), san: s}
 	t.Cleanup(func() {
 		for _, v := range s.Violations() {
 			t.Errorf("the SAN has seen a violation: %s", v)
@@ -59,10 +68,7 @@ func newRig(t *testing.T, members, hosts int, driver san.Config) *rig {
 			t.Error(err)
 		}
 	})
-	for i := range hosts {
-		r.hosts = append(r.hosts, r.start(fmt.Sprintf("h%d", i+1), driver))
-	}
-	return r
+	return s
 }
 
 // start starts one host.
@@ -114,14 +120,20 @@ func (r *rig) prepare(name string, driver san.Config) *harness.Host {
 	r.t.Helper()
 	h := harness.NewHost(r.t)
 	h.MoreArgs = append(h.MoreArgs, "--node-id", name)
+	addDriver(h, r.san, name, driver)
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), []byte(r.section()), 0o600))
+	return h
+}
+
+// addDriver writes the plugin file of a host with the given name.
+func addDriver(h *harness.Host, s *san.SAN, name string, driver san.Config) {
+	h.T.Helper()
 	self, err := os.Executable()
 	h.Must(err)
-	file, err := r.san.Driver(name, driver).PluginFile("san", self)
+	file, err := s.Driver(name, driver).PluginFile("san", self)
 	h.Must(err)
 	text := strings.TrimSuffix(strings.TrimSpace(string(file)), "}") + fmt.Sprintf(`, "timeouts": {"node": %q, "controller": %q}}`, callDeadline, callDeadline)
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "san.yaml"), []byte(text), 0o600))
-	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), []byte(r.section()), 0o600))
-	return h
 }
 
 // section returns the cluster section of a configuration.
@@ -133,10 +145,13 @@ func (r *rig) section() string {
 // volume's file.
 func (r *rig) share(id string, more ...string) {
 	r.t.Helper()
-	if err := r.san.AddDisk("disk-"+id, 1<<20); err != nil {
-		r.t.Fatal(err)
-	}
-	h := r.hosts[0]
+	shareOn(r.hosts[0], r.san, id, more...)
+}
+
+// shareOn is share for a host of any cluster.
+func shareOn(h *harness.Host, s *san.SAN, id string, more ...string) {
+	h.T.Helper()
+	h.Must(s.AddDisk("disk-"+id, 1<<20))
 	file := filepath.Join(h.Dir, id+".yaml")
 	text := "id: " + id + "\nplugin_id: san\nexternal_id: disk-" + id + "\nscope: shared\n" + strings.Join(more, "\n") + "\n"
 	h.Must(os.WriteFile(file, []byte(text), 0o600))

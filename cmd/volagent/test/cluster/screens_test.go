@@ -24,8 +24,20 @@ func registerShared(h *harness.Host) {
 
 // statusOf returns the status of the volume db on a host.
 func statusOf(h *harness.Host) (v api.Volume) {
+	h.T.Helper()
 	h.Must(json.Unmarshal([]byte(h.Volctl("volume", "status", "db", "-o", "json")), &v))
 	return v
+}
+
+// volumeOn returns the status of a volume on a host. The result ok is false if the host cannot read it
+// from etcd.
+func volumeOn(h *harness.Host, id string) (v api.Volume, ok bool) {
+	h.T.Helper()
+	r := h.Try("volume", "status", id, "-o", "json")
+	if r.Code == 0 {
+		h.Must(json.Unmarshal([]byte(r.Out), &v))
+	}
+	return v, r.Code == 0 && r.Err == ""
 }
 
 // TestScreens shows a volume that one host holds on another host, which has no record of it. It also

@@ -23,6 +23,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/volagent/volagent/agent"
+	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/statedb"
 )
 
@@ -36,6 +37,7 @@ const (
 	loadPluginConfig = "VOLAGENT_LOAD_PLUGIN"  // a loadPlugin in JSON
 	loadCommitDelay  = "VOLAGENT_LOAD_COMMIT"  // delay before each commit of roleAgent
 	loadProfile      = "VOLAGENT_LOAD_PROFILE" // output file for a CPU profile of roleAgent
+	loadTransactions = "VOLAGENT_LOAD_TXNS"    // output file for the kinds of all transactions of roleAgent
 )
 
 // loadChild runs this process in the given role and returns its exit code.
@@ -65,6 +67,17 @@ func tappedAgent() int {
 		seams.Tap = func(p statedb.Point) {
 			if p == statedb.BeforeCommit {
 				time.Sleep(d)
+			}
+		}
+	}
+	if path := os.Getenv(loadTransactions); path != "" {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			panic(err)
+		}
+		seams.Transaction = func(p cluster.Point) {
+			if !p.After {
+				fmt.Fprintln(f, transactionKind(p.Txn))
 			}
 		}
 	}

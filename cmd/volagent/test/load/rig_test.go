@@ -171,6 +171,12 @@ func (r *rig) register(n int) {
 // total time.
 func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
 	r.T.Helper()
+	return drive(r.T, n, atOnce, do)
+}
+
+// drive is like rig.drive, for a benchmark without a rig.
+func drive(tb testing.TB, n, atOnce int, do func(i int) error) time.Duration {
+	tb.Helper()
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	start := time.Now()
@@ -178,7 +184,7 @@ func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
 		wg.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				if err := do(i); err != nil {
-					r.T.Error(err)
+					tb.Error(err)
 					return
 				}
 			}
@@ -186,8 +192,8 @@ func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
 	}
 	wg.Wait()
 	took := time.Since(start)
-	if r.T.Failed() {
-		r.T.FailNow()
+	if tb.Failed() {
+		tb.FailNow()
 	}
 	return took
 }

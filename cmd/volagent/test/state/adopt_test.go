@@ -269,7 +269,7 @@ func TestRefusedDatabase(t *testing.T) {
 	h.Must(bump(db))
 	newer, err = os.ReadFile(db)
 	h.Must(err)
-	if out := h.StartFails(); !strings.Contains(out, "schema 9, this one knows 1") {
+	if out := h.StartFails(); !strings.Contains(out, "schema 9, this one knows 2") {
 		t.Errorf("a newer schema: %s", out)
 	}
 	if now, err := os.ReadFile(db); err != nil || !bytes.Equal(now, newer) {

@@ -43,6 +43,10 @@ type Order struct {
 	Agent   bool // whether the agent kills itself
 	Plugin  int  // pid of a process that the agent first kills, or 0
 	Commits bool // whether only commits count as points
+	// Named is the name of a point, such as "before ControllerPublishVolume". The agent acts when it
+	// first reaches this point. At must be 0 then.
+	Named string
+	Stop  bool // whether the agent suspends itself with SIGSTOP, instead of killing itself
 	// PowerOf is a directory on a file system that the agent shuts down before it kills a process.
 	// If Later is not 0, the agent continues for this time before it acts.
 	PowerOf string
@@ -61,9 +65,10 @@ const (
 type crashing struct {
 	dir string
 
-	mu   sync.Mutex
-	last Order
-	n    int
+	mu    sync.Mutex
+	last  Order
+	n     int
+	acted bool // the agent has reached the named point of the order
 }
 
 // Main is the main function of the crashing agent. The argument is the directory of the orders.
@@ -112,11 +117,15 @@ func (c *crashing) point(name string, commit bool) {
 	o, ok, err := readOrder(c.dir)
 	if err == nil && ok && (commit || !o.Commits) {
 		if o.Run != c.last.Run {
-			c.n = 0
+			c.n, c.acted = 0, false
 		}
 		c.last = o
 		c.n++
-		if err = c.note(name); err == nil && c.n == o.At {
+		reached := c.n == o.At
+		if name == o.Named && !c.acted {
+			reached, c.acted = true, true
+		}
+		if err = c.note(name); err == nil && reached {
 			err = o.obey()
 		}
 	}
@@ -145,6 +154,9 @@ func (o Order) obey() error {
 			if err := Kill(o.Plugin); err != nil {
 				return err
 			}
+		}
+		if o.Stop {
+			return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		}
 		if o.Agent {
 			return syscall.Kill(os.Getpid(), syscall.SIGKILL)

@@ -1,0 +1,64 @@
+package hold
+
+import (
+	"context"
+	"testing"
+
+	"github.com/volagent/volagent/agent/cluster/memory"
+	"github.com/volagent/volagent/volmgr/shared"
+)
+
+// countedStore counts the transactions.
+type countedStore struct {
+	shared.Store
+	transactions int
+}
+
+func (s *countedStore) Do(ctx context.Context, t shared.Txn) (shared.Result, error) {
+	s.transactions++
+	return s.Store.Do(ctx, t)
+}
+
+// TestIdle checks that the regular check of a registration only renews the lease. A check that
+// something has asked for, and one after an outage, also read the host's key.
+func TestIdle(t *testing.T) {
+	store := &countedStore{Store: memory.New().Open("")}
+	lease, err := store.Grant(t.Context(), leaseTTL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := shared.Node{Incarnation: 1, State: shared.NodeReady}
+	for _, txn := range []shared.Txn{
+		shared.Found("cluster"),
+		{Then: []shared.Op{shared.Put(shared.NodeKey("h1"), shared.Entry[shared.Node]{}.Encode(node))}},
+	} {
+		if _, err := store.Do(t.Context(), txn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := New(Options{Store: store, Node: "h1", Draining: func() bool { return false }})
+	s.who, s.away = shared.Asker{Node: "h1", Incarnation: 1}, ""
+
+	for _, c := range []struct {
+		name  string
+		asked bool
+		want  int // transactions
+	}{{"idle", false, 0}, {"asked", true, 1}} {
+		store.transactions = 0
+		if err := s.checkRegistration(t.Context(), lease, c.asked); err != nil || store.transactions != c.want {
+			t.Errorf("%s: %d transactions instead of %d, %v", c.name, store.transactions, c.want, err)
+		}
+	}
+
+	s.who.Incarnation = 2
+	s.compare = true
+	if err := s.checkRegistration(t.Context(), lease, false); err == nil {
+		t.Error("a host that the cluster does not show as registered stays registered after an outage")
+	}
+	if err := s.Store.Revoke(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.checkRegistration(t.Context(), lease, false); err == nil {
+		t.Error("a host whose lease is gone stays registered")
+	}
+}

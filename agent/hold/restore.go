@@ -1,0 +1,198 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// remembered returns the stored membership of this host, with the newest revision of the store that
+// the host remembers. The tokens of the holds are revisions too, so a use of the volumes needs no
+// further commit.
+func (s *Service) remembered() shared.Membership {
+	m := s.Records.Membership()
+	for _, r := range s.Records.Volumes() {
+		if t := r.Node.Hold.Token; r.Volume.Shared && t.Epoch == m.Epoch {
+			m.Revision = max(m.Revision, t.Revision)
+		}
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.who.Era == m.Era {
+		m.Revision = max(m.Revision, s.seen)
+	}
+	return m
+}
+
+// seenRevision returns the newest revision of the store that this host has seen.
+func (s *Service) seenRevision() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen
+}
+
+// noteWrite records the revision of a transaction of this host.
+func (s *Service) noteWrite(revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = max(s.seen, revision)
+}
+
+// noteRevision records the revision of a read. The parameter before is the newest revision that the
+// host had seen when it sent the read. An error means that the store has gone back since then.
+func (s *Service) noteRevision(revision, before int64) error {
+	if err := shared.CheckRevision(revision, before); err != nil {
+		return err
+	}
+	s.noteWrite(revision)
+	return nil
+}
+
+// setSuspended records whether the cluster admits writers.
+func (s *Service) setSuspended(m shared.Meta) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.suspended = m.Suspended != ""
+}
+
+// isSuspended reports whether the cluster admits no writers after a restore.
+func (s *Service) isSuspended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.suspended
+}
+
+// suspend stops the admission of writers in the whole cluster, because the store has gone back. It also
+// stores the newest state of the store that this host remembers, so that a restart does not lose it.
+func (s *Service) suspend(ctx context.Context, a shared.Arrival, m shared.Membership) error {
+	if had := s.Records.Membership(); m.Revision > had.Revision {
+		if err := s.Records.PutMembership(ctx, m); err != nil {
+			return err
+		}
+	}
+
+	txn := a.Suspend(s.Node, time.Now())
+	if len(txn.Then) == 0 {
+		return nil
+	}
+	s.Log.Error("etcd has gone back to an older state; the cluster admits no writer until a person runs \"volctl cluster restored\". Mounted volumes stay mounted")
+	_, err := shared.DoSure(ctx, s.Store, txn) // if another host has changed the key, the next registration looks again
+	return err
+}
+
+// checkHolds returns an error that wraps shared.ErrWentBack if the cluster lacks a hold of this host
+// without a reason. The host has not registered yet.
+func (s *Service) checkHolds(ctx context.Context, m shared.Membership) error {
+	var expected []volume.Record
+	for _, r := range append(s.Records.Volumes(), s.Records.Leftovers()...) {
+		if s.expects(r) && r.Node.Hold.Token.Epoch == m.Epoch {
+			expected = append(expected, r)
+		}
+	}
+	if len(expected) == 0 {
+		return nil
+	}
+
+	found, err := s.readHolds(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range expected {
+		if shows(found[r.Volume.ID], r) {
+			continue
+		}
+		if err := s.checkLoss(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLoss returns an error that wraps shared.ErrWentBack if the cluster lacks a hold of this host
+// without a reason. There is a reason if a proof names the volume, or if the volume is no longer shared.
+func (s *Service) checkLoss(ctx context.Context, r volume.Record) error {
+	id := r.Volume.ID
+	res, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Get(shared.VolumeKey(id)), shared.GetSpan(shared.Proofs(s.Node), 0)}})
+	if err != nil || len(res.Reads[0]) == 0 {
+		return err
+	}
+
+	for _, kv := range res.Reads[1] {
+		p, err := shared.Decode[shared.Proof](kv)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(p.Value.Volumes, id) {
+			return nil
+		}
+	}
+	return shared.LostWithoutProof(s.Node, id)
+}
+
+// reclaimAll writes the holds of the volumes that this host uses, in the first registration of a new
+// epoch. A volume whose hold cannot be written stays mounted, and the next registration tries again. If
+// forgotten is set, the records are older than the cluster's state, and prove no hold.
+func (s *Service) reclaimAll(ctx context.Context, who shared.Asker, forgotten bool) error {
+	for _, r := range append(s.Records.Volumes(), s.Records.Leftovers()...) {
+		if forgotten || !r.Reclaims(who.Era.Epoch) {
+			continue
+		}
+
+		err := s.reclaim(ctx, who, r)
+		var refused *volume.Error
+		if errors.As(err, &refused) && !passing(err) {
+			s.Log.Error("cannot write the hold of a volume in the new epoch; the volume stays mounted", "volume", r.Volume.ID, "error", err, "hint", refused.Hint)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reclaim writes the hold of one volume anew, and stores its token.
+func (s *Service) reclaim(ctx context.Context, who shared.Asker, r volume.Record) error {
+	h, id := r.Node.Hold, r.Volume.ID
+	var place shared.Place
+	for try := 0; ; try++ {
+		p, err := s.readPlace(ctx, r.Volume)
+		if err != nil {
+			return err
+		}
+
+		txn, err := p.Reclaim(who, r.Volume, shared.HoldFrom(r, who))
+		if err != nil {
+			return err
+		}
+		if len(txn.Then) == 0 {
+			place = p
+			break
+		}
+		if try == mostTries {
+			return shared.ErrUnreachable
+		}
+		if _, err := shared.DoSure(ctx, s.Store, txn); err != nil {
+			return err
+		}
+	}
+
+	token := volume.Token{Epoch: who.Era.Epoch, Revision: place.Hold.Create}
+	err := s.Records.ChangeShared(ctx, r.Key(), func(r volume.Record, ok bool) (volume.Record, bool) {
+		if !ok || r.Node.Hold.Operation != h.Operation || r.Node.Hold.Lost {
+			return r, false
+		}
+		r.Node.Hold.Token = token
+		return r, true
+	})
+	if words := shared.ConflictWords(id, place.Use.Value, place.Users); words != "" && err == nil {
+		s.Log.Error("several hosts use a volume since etcd was restored; all keep it until a person decides", "volume", id, "conflict", words)
+		s.Events(volume.Event{Type: volume.EventHoldConflict, Volume: id, Plugin: r.Volume.PluginID, Message: words})
+	}
+	return err
+}
