@@ -29,33 +29,32 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (shared.Lease, err
 }
 
 // Renew implements shared.Store.
-func (s *Store) Renew(ctx context.Context, l shared.Lease) (time.Duration, error) {
-	var ttl time.Duration
-	err := s.repeat(ctx, func(ctx context.Context) (err error) {
-		ttl, err = s.renew(ctx, l)
+func (s *Store) Renew(ctx context.Context, l shared.Lease) (left time.Duration, revision int64, err error) {
+	var r *pb.LeaseKeepAliveResponse
+	err = s.repeat(ctx, func(ctx context.Context) (err error) {
+		r, err = s.renew(ctx, l)
 		return err
 	})
-	if err == nil && ttl <= 0 {
+	if err == nil && r.GetTTL() <= 0 {
 		err = shared.ErrLeaseGone
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot renew the lease: %w", err)
+		return 0, 0, fmt.Errorf("cannot renew the lease: %w", err)
 	}
-	return ttl, nil
+	return time.Duration(r.GetTTL()) * time.Second, r.GetHeader().GetRevision(), nil
 }
 
 // renew sends one request on a stream of its own.
-func (s *Store) renew(ctx context.Context, l shared.Lease) (time.Duration, error) {
+func (s *Store) renew(ctx context.Context, l shared.Lease) (*pb.LeaseKeepAliveResponse, error) {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream
 	defer cancel()
 	stream, err := s.lease.LeaseKeepAlive(ctx, callOptions()...)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	// Recv returns the reason for which Send failed.
 	_ = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l)})
-	r, err := stream.Recv()
-	return time.Duration(r.GetTTL()) * time.Second, err
+	return stream.Recv()
 }
 
 // Revoke implements shared.Store.

@@ -243,18 +243,21 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 	}
 }
 
-// checkRegistration renews the lease. If something has asked for it, or if the cluster was not
-// reachable before, it also checks that the cluster still shows the host as registered. An idle host
-// needs no such check, because it watches its own key.
+// checkRegistration renews the lease. It also checks that the cluster still shows the host as
+// registered if something has asked for that, or if the cluster was not reachable before. Another
+// reason is an answer with an older revision, because etcd may have been restored. An idle host needs
+// no such check, because it watches its own key.
 func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, asked bool) error {
-	if _, err := s.Store.Renew(ctx, lease); err != nil {
+	_, revision, err := s.Store.Renew(ctx, lease)
+	if err != nil {
 		return err
 	}
 
 	s.mu.Lock()
 	who, compare, seen := s.who, s.compare || s.away != "", s.seen
 	s.mu.Unlock()
-	if !asked && !compare {
+	older := revision < seen // after a restore of etcd, or on a member that lags behind
+	if !asked && !compare && !older {
 		return nil
 	}
 

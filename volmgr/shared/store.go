@@ -39,9 +39,10 @@ type Store interface {
 	// Grant returns a new lease with the given time to live, in whole seconds.
 	Grant(ctx context.Context, ttl time.Duration) (Lease, error)
 
-	// Renew renews a lease once, and returns its remaining time to live. It returns ErrLeaseGone if
-	// the lease has expired.
-	Renew(ctx context.Context, l Lease) (time.Duration, error)
+	// Renew renews a lease once, and returns its remaining time to live. It also returns a revision
+	// of the store, which may be older than the newest one. It returns ErrLeaseGone if the lease has
+	// expired.
+	Renew(ctx context.Context, l Lease) (left time.Duration, revision int64, err error)
 
 	// Revoke ends a lease and deletes its keys. A lease that has expired is no error.
 	Revoke(ctx context.Context, l Lease) error

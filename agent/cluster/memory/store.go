@@ -146,18 +146,18 @@ func (c *Store) Grant(ctx context.Context, ttl time.Duration) (shared.Lease, err
 }
 
 // Renew implements shared.Store.
-func (c *Store) Renew(ctx context.Context, id shared.Lease) (time.Duration, error) {
+func (c *Store) Renew(ctx context.Context, id shared.Lease) (left time.Duration, revision int64, err error) {
 	unlock, err := c.call(ctx)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer unlock()
 	l := c.server.leases[id]
 	if l == nil {
-		return 0, shared.ErrLeaseGone
+		return 0, 0, shared.ErrLeaseGone
 	}
 	l.ends = c.server.now + l.ttl
-	return l.ttl, nil
+	return l.ttl, c.server.revision, nil
 }
 
 // Revoke implements shared.Store.

@@ -116,11 +116,14 @@ func checkLease(s *suite) {
 	ch := s.s.Watch(s.Context(), []shared.Span{shared.Prefix("live/"), {Key: "stays"}}, base+1)
 	for range 4 {
 		s.backend.Pass(ttl / 2)
-		left, err := s.s.Renew(s.Context(), l)
+		left, revision, err := s.s.Renew(s.Context(), l)
 		if err != nil {
 			s.Fatal(err)
 		}
 		equal(s, "remaining time", left, ttl)
+		if revision < base {
+			s.Fatalf("the revision is %d after a write at %d", revision, base)
+		}
 	}
 	if _, ok := s.get("live/a"); !ok {
 		s.Fatal("the key is gone although the lease was renewed")
@@ -132,7 +135,7 @@ func checkLease(s *suite) {
 		return !ok
 	})
 	equal(s, "changes", describe(s.collect(ch, 2), base), "-live/a@1 -live/b@1")
-	_, err = s.s.Renew(s.Context(), l)
+	_, _, err = s.s.Renew(s.Context(), l)
 	s.is(err, shared.ErrLeaseGone)
 	_, err = s.s.Do(s.Context(), shared.Txn{Then: []shared.Op{shared.Put("other", nil), shared.PutLeased("live/a", nil, l)}})
 	s.is(err, shared.ErrLeaseGone)

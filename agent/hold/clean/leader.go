@@ -88,7 +88,7 @@ func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
 	}()
 
 	for renewed := time.Now(); time.Since(renewed) < c.TTL && ctx.Err() == nil; pause(ctx, c.TTL/5) {
-		if _, err := c.Store.Renew(ctx, lease); err == nil {
+		if _, _, err := c.Store.Renew(ctx, lease); err == nil {
 			renewed = time.Now()
 		}
 	}
