@@ -142,7 +142,7 @@ func TestShareInterrupted(t *testing.T) {
 				// Without an answer of the cluster, the host neither uses nor destroys the volume.
 				a.store.SetFaults(func(shared.Txn) memory.Fault { return memory.Unreachable })
 				want(t, "a claim without etcd", a.holds.Fetch(t.Context(), "data"), volume.ErrPluginUnavailable, `cannot look for volume "data"`)
-				want(t, "a delete without etcd", a.Service.Delete(t.Context(), "data", "data"), volume.ErrPluginUnavailable)
+				want(t, "a delete without etcd", a.Delete(t.Context(), "data", "data"), volume.ErrPluginUnavailable)
 				a.store.SetFaults(nil)
 				s.await("the cluster", func() bool { return a.holds.Cluster(volume.Record{}).Away == "" })
 
@@ -180,7 +180,7 @@ func (n *node) interrupt(f memory.Fault, update bool) {
 	if update {
 		n.records.Lock()
 		n.failAt = n.updates + 2
-		if _, known := n.world.volumes["data"]; known && !n.world.volumes["data"].Volume.Shared {
+		if _, known := n.volumes["data"]; known && !n.volumes["data"].Volume.Shared {
 			n.failAt++ // share first looks for leftovers
 		}
 		n.records.Unlock()
@@ -288,5 +288,5 @@ func TestShareRefused(t *testing.T) {
 func (n *node) put(r volume.Record) {
 	n.records.Lock()
 	defer n.records.Unlock()
-	n.world.volumes[r.Volume.ID] = r
+	n.volumes[r.Volume.ID] = r
 }

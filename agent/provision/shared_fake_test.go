@@ -190,7 +190,7 @@ func (n *node) Volume(id string) (volume.Record, bool) {
 func (n *node) Volumes() []volume.Record {
 	n.records.Lock()
 	defer n.records.Unlock()
-	return slices.Collect(maps.Values(n.world.volumes))
+	return slices.Collect(maps.Values(n.volumes))
 }
 
 // Update implements provision.Store.
@@ -219,9 +219,9 @@ func (n *node) PutMembership(_ context.Context, m shared.Membership) error {
 func (n *node) ChangeShared(_ context.Context, key string, fn func(volume.Record, bool) (volume.Record, bool)) error {
 	n.records.Lock()
 	defer n.records.Unlock()
-	r, ok := n.world.volumes[key]
+	r, ok := n.volumes[key]
 	if now, changed := fn(r, ok); changed {
-		n.world.volumes[key] = now
+		n.volumes[key] = now
 	}
 	return nil
 }
@@ -230,15 +230,15 @@ func (n *node) ChangeShared(_ context.Context, key string, fn func(volume.Record
 func (n *node) Leftovers() []volume.Record {
 	n.records.Lock()
 	defer n.records.Unlock()
-	return slices.Collect(maps.Values(n.world.leftovers))
+	return slices.Collect(maps.Values(n.leftovers))
 }
 
 // ForgetIdle implements hold.Records.
 func (n *node) ForgetIdle(_ context.Context, id string) error {
 	n.records.Lock()
 	defer n.records.Unlock()
-	if r, ok := n.world.volumes[id]; ok && r.Idle() {
-		delete(n.world.volumes, id)
+	if r, ok := n.volumes[id]; ok && r.Idle() {
+		delete(n.volumes, id)
 	}
 	return nil
 }
@@ -272,20 +272,20 @@ func (n *node) use() {
 	defer n.records.Unlock()
 	info := n.view.Info
 	info.HasNode = true
-	r, err := volume.Admit(n.world.volumes["data"], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t", Operation: h.Operation}, info, time.Now())
+	r, err := volume.Admit(n.volumes["data"], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t", Operation: h.Operation}, info, time.Now())
 	if err != nil {
 		n.site.t.Fatal(err)
 	}
 	r.Node.Hold.State, r.Node.Hold.Token, r.Node.Hold.Confirmed = volume.Present, volume.Token{Epoch: 1, Revision: n.site.server.Revision()}, true
 	r.Node.Attached = volume.Present
-	n.world.volumes["data"] = r
+	n.volumes["data"] = r
 }
 
 // free ends the use of the volume "data" by a host.
 func (n *node) free() {
 	n.records.Lock()
-	delete(n.world.volumes, "data")
-	clear(n.world.leftovers)
+	delete(n.volumes, "data")
+	clear(n.leftovers)
 	n.records.Unlock()
 	n.site.do(shared.Delete(shared.HoldKey(n.name, "data")), shared.Delete(shared.UserKey("data", n.name)), shared.Put(shared.UseKey("data"), []byte(`{"generation":12}`)))
 }

@@ -308,18 +308,18 @@ func TestRegisterShared(t *testing.T) {
 	want(t, "scope shared for an own volume", err, volume.ErrRefused, "registered with scope host, and the request has scope shared", "volume share copy")
 
 	// A file without a scope has the scope of its plugin.
-	any := volume.Volume{ID: "any", PluginID: "ebs", ExternalID: "vol-11", AnyScope: true, Capabilities: spec().Capabilities}
+	anyScope := volume.Volume{ID: "any", PluginID: "ebs", ExternalID: "vol-11", AnyScope: true, Capabilities: spec().Capabilities}
 	b.view.Scope = plugin.ScopeShared
-	if r, _ := must(t)(b.Register(t.Context(), any, false)); !r.Volume.Shared {
+	if r, _ := must(t)(b.Register(t.Context(), anyScope, false)); !r.Volume.Shared {
 		t.Error("a file without a scope does not have the scope of its plugin")
 	}
 	b.view.Scope = plugin.ScopeHost
-	any.ID, any.ExternalID = "any2", "vol-12"
-	if r, _ := must(t)(b.Register(t.Context(), any, false)); r.Volume.Shared {
+	anyScope.ID, anyScope.ExternalID = "any2", "vol-12"
+	if r, _ := must(t)(b.Register(t.Context(), anyScope, false)); r.Volume.Shared {
 		t.Error("a volume of a plugin with scope host is shared")
 	}
-	any.ID, any.ExternalID, any.Shared, any.AnyScope = "any3", "vol-13", true, false
-	_, _, err = b.Register(t.Context(), any, false)
+	anyScope.ID, anyScope.ExternalID, anyScope.Shared, anyScope.AnyScope = "any3", "vol-13", true, false
+	_, _, err = b.Register(t.Context(), anyScope, false)
 	want(t, "scope shared with a plugin of scope host", err, volume.ErrRefused, `plugin "ebs" has scope: host`)
 }
 

@@ -66,7 +66,7 @@ func TestRivals(t *testing.T) {
 }
 
 // TestSuspended admits no writer of a single-writer mode after a restore, not even under a hold that
-// the store shows. Modes for several hosts go on.
+// the store shows. Modes for several hosts are still admitted.
 func TestSuspended(t *testing.T) {
 	who := Asker{Node: "a", Incarnation: 1, Era: Era{Epoch: 7}}
 	s := Situation{

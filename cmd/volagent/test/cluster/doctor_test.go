@@ -69,7 +69,7 @@ func TestDoctor(t *testing.T) {
 	old := time.Now().Add(-3 * time.Hour)
 	r.putValue(shared.CallKey("gone"), shared.Call{Executor: "h2", Incarnation: 1, Operation: "o", Call: call.CreateVolume, Since: old, Deadline: time.Hour})
 	expectWords(t, awaitFindings(a, "cluster-call-open:gone").Findings[0], `host "h2", which is ready, announced CreateVolume for volume "gone"`)
-	b.Signal(15)
+	b.Must(b.Signal(15))
 	a.Await("the departure of host h2", func() bool { return strings.Contains(a.Volctl("node", "list"), "away") })
 	expectWords(t, awaitFindings(a, "cluster-call-open:gone").Findings[0], "which is away", "volctl node status h2")
 	r.delete(shared.CallKey("gone"))
