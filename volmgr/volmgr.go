@@ -150,13 +150,13 @@ func (s step) plugin() (call.Caller, error) {
 }
 
 // pluginWithSecrets returns the part of the plugin that answers the step's call, and the secrets
-// for the call. A part on another host resolves the secrets itself. If a secret cannot be read, the agent retries only a step that undoes something.
-// Other steps fail without a retry, because a caller waits for them.
+// for the call. A part on another host resolves the secrets itself. If a secret cannot be read, the
+// agent retries only a step that undoes something. Other steps fail without a retry, because a caller
+// waits for them.
 func (s step) pluginWithSecrets() (call.Caller, call.Secrets, error) {
-	if p, err := s.plugin(); err == nil {
-		if remote, ok := p.(interface{ ResolvesSecrets() bool }); ok && remote.ResolvesSecrets() {
-			return p, nil, nil
-		}
+	p, failed := s.plugin() // once, because the instances of a controller take turns
+	if remote, ok := p.(interface{ ResolvesSecrets() bool }); ok && remote.ResolvesSecrets() {
+		return p, nil, failed
 	}
 
 	secrets, err := s.m.o.Secrets(s.r.Volume)
@@ -168,8 +168,7 @@ func (s step) pluginWithSecrets() (call.Caller, call.Secrets, error) {
 		return nil, nil, ce
 	}
 
-	p, err := s.plugin()
-	return p, secrets, err
+	return p, secrets, failed
 }
 
 // capability returns the volume capability and the mount options of the current claims.
