@@ -164,11 +164,11 @@ func (v view) logOf(pluginID string, n int, volumes ...string) []string {
 
 // explain converts an error to an API error. If a call failed or the plugin is not ready, explain
 // adds the last lines of the plugin's log for a caller who may read the log. The log often explains
-// more than the plugin's answer. If volumes are given, explain omits lines that name only other
-// volumes of the plugin.
+// more than the plugin's answer. It explains nothing about a volume that waits for another host. If
+// volumes are given, explain omits lines that name only other volumes of the plugin.
 func (v view) explain(by Caller, err error, pluginID string, volumes ...string) error {
 	var ce *volume.CallError
-	called := errors.As(err, &ce) && ce.Code != volume.CodeHost
+	called := errors.As(err, &ce) && ce.Code != volume.CodeHost && ce.Code != volume.CodeHeld
 	if err == nil || pluginID == "" || !called && !errors.Is(err, volume.ErrPluginUnavailable) {
 		return asAPI(err)
 	}

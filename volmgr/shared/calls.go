@@ -55,7 +55,7 @@ func (s Situation) checkNoOtherCall(c AnnouncedCall) error {
 	}
 
 	other := s.Call.Value
-	return held("host %q is calling %s for volume %q since %s", other.Executor, other.Call, s.id, ago(other.Since, c.Now))
+	return s.held("host %q is calling %s for volume %q since %s", other.Executor, other.Call, s.id, ago(other.Since, c.Now))
 }
 
 // EndAttachmentCall returns the transaction that ends an announced call that has failed with an

@@ -100,18 +100,18 @@ func (s Situation) checkAdmission(a Ask) error {
 	case s.Node.Value.State == NodeDraining:
 		return volume.Errorf(volume.ErrRefused, "cannot claim volume %q: this host is draining", id).WithRemedy(remedy.Of(remedy.Undrain))
 	case def.Attach && !a.Attach && !a.Controller:
-		return held("volume %q needs %s, and this host knows no controller of driver %s yet", id, call.ControllerPublish, def.Volume.Driver)
+		return s.held("volume %q needs %s, and this host knows no controller of driver %s yet", id, call.ControllerPublish, def.Volume.Driver)
 	case len(use.Rivals) > 0:
 		return s.conflict()
 	case s.Hold.Exists():
-		return held("an earlier hold of this host on volume %q is being given up", id)
+		return s.held("an earlier hold of this host on volume %q is being given up", id)
 	case s.Call.Exists():
 		c := s.Call.Value
-		return held("host %q is calling %s for volume %q since %s", c.Executor, c.Call, id, ago(c.Since, a.Now))
+		return s.held("host %q is calling %s for volume %q since %s", c.Executor, c.Call, id, ago(c.Since, a.Now))
 	case use.Access != "" && use.Access != a.Access:
-		return held("volume %q is used in mode %s by %s; mode %s must wait until it is free", id, use.Access, s.user(a), a.Access)
+		return s.held("volume %q is used in mode %s by %s; mode %s must wait until it is free", id, use.Access, s.user(a), a.Access)
 	case use.Holder != "" && holds(a.Access, a.Reader):
-		return held("volume %q is held by host %q in mode %s since %s", id, use.Holder, use.Access, ago(use.Since, a.Now))
+		return s.held("volume %q is held by host %q in mode %s since %s", id, use.Holder, use.Access, ago(use.Since, a.Now))
 	case s.Meta.Value.Suspended != "" && holds(a.Access, a.Reader):
 		return s.suspended()
 	default:
@@ -145,7 +145,7 @@ func (s Situation) Confirm(who Asker, operation string) (Txn, error) {
 		return Txn{}, nil // an earlier transaction with a lost answer has done it
 	}
 	if !s.mine(who) {
-		return Txn{}, held("the call that attached volume %q to this host was taken over; it is attached again", s.id)
+		return Txn{}, s.held("the call that attached volume %q to this host was taken over; it is attached again", s.id)
 	}
 
 	hold.Attachment, hold.By = Attached, ""
@@ -177,7 +177,7 @@ func (s Situation) GiveUp(who Asker, operation string, now time.Time) (Txn, erro
 	}
 	if s.Call.Exists() && !s.mine(who) && s.Call.Value.Target == who.Node {
 		c := s.Call.Value
-		return Txn{}, held("host %q is calling %s for volume %q since %s", c.Executor, c.Call, s.id, ago(c.Since, now))
+		return Txn{}, s.held("host %q is calling %s for volume %q since %s", c.Executor, c.Call, s.id, ago(c.Since, now))
 	}
 
 	compares := []Compare{Unchanged(s.Use.KV), Unchanged(s.Hold.KV)}

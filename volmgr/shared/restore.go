@@ -227,12 +227,12 @@ func (s Situation) suspended() error {
 	if m.WentBack != "" {
 		command = "volctl cluster restored"
 	}
-	return held("volume %q waits until a person runs \"%s\", because etcd was restored: %s", s.id, command, m.Suspended)
+	return s.held("volume %q waits until a person runs \"%s\", because etcd was restored: %s", s.id, command, m.Suspended)
 }
 
 // conflict returns the error for a volume that hosts use against its mode. It names them.
 func (s Situation) conflict() error {
-	return held("%s", ConflictWords(s.id, s.Use.Value, s.Users))
+	return s.held("%s", ConflictWords(s.id, s.Use.Value, s.Users))
 }
 
 // ConflictWords describes the conflict of a volume that hosts use against its mode. It is empty if

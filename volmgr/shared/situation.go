@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -188,10 +189,10 @@ func holds(mode call.AccessMode, reader bool) bool {
 
 // held returns the error for a volume that another host prevents from being used. The agent retries
 // when the keys change.
-func held(format string, args ...any) *volume.CallError {
+func (s Situation) held(format string, args ...any) *volume.CallError {
 	return &volume.CallError{
 		Step: string(volume.Acquire), Code: volume.CodeHeld, Message: volume.Errorf(nil, format, args...).Message,
-		Retry: volume.RetryBackoff, Answered: true,
+		Retry: volume.RetryBackoff, Answered: true, Remedy: remedy.Of(remedy.ShowVolume, s.id),
 	}
 }
 

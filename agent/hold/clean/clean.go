@@ -1,5 +1,5 @@
-// Package clean ends the unfinished controller calls and tasks of hosts that are gone. It also compares the attachments with the holds, and reports keys that
-// contradict each other.
+// Package clean ends the unfinished controller calls and tasks of hosts that are gone. It also
+// compares the attachments with the holds, and reports keys that contradict each other.
 //
 //	clean.go       Cleaner, its dependencies, and when it makes a pass
 //	leader.go      the election of the host that cleans up first

@@ -28,7 +28,9 @@ func TestModes(t *testing.T) {
 			r.share("one", mode("single-node-writer"))
 			path := claim(a, "one", "web")
 			a.Must(write(a, path, "greeting", "from h1"))
-			refused(t, b.Try("volume", "claim", "one", "--alloc", "web", "--timeout", "2s").Err, `held by host "h1"`)
+			waited := b.Try("volume", "claim", "one", "--alloc", "web", "--timeout", "2s").Err
+			refused(t, waited, `held by host "h1"`)
+			refused(t, waited, "hint: volctl volume status one")
 			a.Volctl("volume", "detach", "one", "web")
 			path = claim(b, "one", "web")
 			if text := read(b, path, "greeting"); text != "from h1" {
