@@ -31,7 +31,7 @@ import (
 //
 // One generation must never stand for two different records. The record of a shared volume may be
 // deleted and added again while the log has lines of the earlier record. A new record therefore has
-// a higher generation than each deleted one. The database therefore does not log a
+// a higher generation than each deleted one. For the same reason, the database does not log a
 // change that it may still refuse. After a failed commit, the generations in memory continue after
 // those that may be in the file.
 

@@ -43,7 +43,7 @@ func raise(tx *bbolt.Tx, c changes) error {
 	for at := range c {
 		if at.bucket == volumes.bucket {
 			r := c.volume(at)
-			isShared = isShared || r != nil && r.Volume.Shared
+			isShared = isShared || r != nil && (r.Volume.Shared || r.Rescoping)
 		}
 	}
 	if !isShared {

@@ -130,6 +130,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		Type: volume.EventNodeRegistered, Message: fmt.Sprintf("registered as host %q, incarnation %d, in etcd at %s", s.Node, who.Incarnation, s.Endpoints),
 	})
 	s.setReachable(who)
+	s.resolveScopes(ctx)
 	s.registerAgain() // compares the state of the drain
 	return lease, nil
 }
@@ -293,6 +294,7 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 		return err
 	}
 	s.setReachable(who)
+	s.resolveScopes(ctx)
 	return nil
 }
 

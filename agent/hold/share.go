@@ -169,8 +169,25 @@ func (s *Service) Move(id string) (end func()) {
 	s.moving[id] = true
 	return func() {
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		delete(s.moving, id)
+		s.mu.Unlock()
+		if r, ok := s.Records.Volume(id); ok && r.Rescoping {
+			s.CompareAgain() // the outcome is unknown
+		}
+	}
+}
+
+// resolveScopes asks the cluster for the scopes of the volumes whose share or unshare was interrupted.
+// Until then, these volumes make no step that depends on the scope.
+func (s *Service) resolveScopes(ctx context.Context) {
+	for _, r := range s.Records.Volumes() {
+		if !r.Rescoping || s.isMoving(r.Volume.ID) {
+			continue
+		}
+		if err := s.checkOwn(ctx, r); err != nil {
+			s.Log.Warn("cannot end an interrupted change of a scope; the next claim tries again", "volume", r.Volume.ID, "error", err)
+		}
+		s.Wake(r.Volume.ID)
 	}
 }
 
@@ -252,7 +269,7 @@ func (s *Service) checkOwn(ctx context.Context, r volume.Record) error {
 	case sameVolume(p, r.Volume):
 		return s.adopt(ctx, p.Shown().Volume, heldBy(p))
 	case r.Held():
-		return nil
+		return s.keepOwn(ctx, r)
 	default:
 		return p.Elsewhere(shared.Asker{Node: s.Node})
 	}
@@ -281,20 +298,32 @@ func (s *Service) keepOwn(ctx context.Context, was volume.Record) error {
 	})
 }
 
-// adopt makes a volume of this host shared, because the cluster shows that it is. It reports nothing
-// if the record has changed meanwhile.
+// adopt makes a volume of this host shared, because the cluster shows that it is. Without a hold, other
+// hosts may use the volume, so a host that uses it has lost it. It reports nothing if the record has
+// changed meanwhile.
 func (s *Service) adopt(ctx context.Context, def volume.Volume, h volume.Hold) error {
 	if s.isMoving(def.ID) {
 		return nil // the share or unshare in progress decides
 	}
 
-	return s.Records.ChangeShared(ctx, def.ID, func(r volume.Record, ok bool) (volume.Record, bool) {
+	var evs []volume.Event
+	err := s.Records.ChangeShared(ctx, def.ID, func(r volume.Record, ok bool) (volume.Record, bool) {
+		evs = nil
 		if !ok || r.Volume.Shared || !r.Same(volume.Record{Volume: def}) {
 			return r, false
 		}
 
+		used := r.Held()
 		r = r.Redefined(def)
 		r.Rescoping, r.Node.Hold = false, h
+		if used && h.State == volume.Absent {
+			r.Node.Hold = volume.Hold{State: volume.Present, Operation: rand.Text()}
+			r, evs = volume.LoseHold(r)
+		}
 		return r, true
 	})
+	if err == nil {
+		s.Events(evs...)
+	}
+	return err
 }

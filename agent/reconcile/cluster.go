@@ -14,7 +14,7 @@ func (w *worker) addCluster(obs *volume.Observed, r volume.Record) {
 		return
 	}
 	obs.Cluster = w.q.o.Cluster(r)
-	if w.q.o.Borrow != nil {
+	if w.q.o.Borrow != nil && r.Volume.Shared {
 		obs.Plugin = w.q.o.Borrow(r.Volume, obs.Plugin)
 	}
 }

@@ -232,7 +232,7 @@ func (w *worker) addState(obs *volume.Observed, r volume.Record) {
 		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("its driver is now %s, but the volume belongs to %s", d, r.Volume.Driver))
 	}
 
-	if r.Volume.Shared {
+	if r.Volume.Shared || r.Rescoping {
 		w.addCluster(obs, r)
 	}
 

@@ -129,8 +129,8 @@ func newJoin(g *group) *cobra.Command {
 an argument, the command reads the token from standard input, so that it is not visible in the
 list of processes.
 
-The host becomes a member while the cluster has fewer than five, and otherwise a client. A member
-votes as soon as the number of voters is odd with it: the second host waits for the third one. A
+The host becomes a member while the cluster has fewer than five, and otherwise a client. The number
+of voters stays odd, so the second host votes only after the third one has joined. A
 witness is a member without an agent. Two hosts need one for automatic failover.`,
 		Example: `  ssh db1 volctl cluster token -q | volctl cluster join --address 10.0.0.2
   volctl cluster join --witness --token-file token`,

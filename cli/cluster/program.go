@@ -48,7 +48,7 @@ func call[T any](ctx context.Context, a *command.App, r wire.Request) (result T,
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, "control")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), &out, a.Env.Stderr
-	// An interrupt stops the program in order, so that it can clean up.
+	// An interrupt lets the program clean up before it ends.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	runErr := cmd.Run()
 	if ctx.Err() != nil {

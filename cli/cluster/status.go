@@ -39,7 +39,7 @@ while a majority of the members does not answer.`,
 func screen(w *bytes.Buffer, out *output.Printer, st wire.ClusterStatus) error {
 	quorum := "no majority of the voters answers"
 	if st.Quorum {
-		quorum = fmt.Sprintf("tolerates the failure of %s more", output.Count(st.Tolerates, "voter"))
+		quorum = fmt.Sprintf("tolerates the failure of %s", output.Count(st.Tolerates, "more voter"))
 	}
 	fmt.Fprintf(w, "cluster %s: %s\n", st.ClusterID, quorum)
 	if st.Quorum {

@@ -22,8 +22,8 @@ import (
 func newList(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the hosts of the cluster",
-		Long: `List the hosts of the cluster. A host is ready, draining, away or gone. An agent that was stopped
-in order is away for five minutes. A host is gone when its lease has ended. The cluster does not
+		Long: `List the hosts of the cluster. A host is ready, draining, away or gone. A host whose
+agent was stopped cleanly is away for five minutes. A host is gone when its lease has ended. The cluster does not
 record when a lease ends: "seen" is the last time that the host has written into the cluster.`,
 		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.Read(cmd, runList) },
@@ -182,7 +182,7 @@ command stops in the middle, run it again on any host.`,
 			if !o.yes {
 				return command.Usage(suggest.Command("volctl node replace %s --reason TEXT -y", o.host), "this drops all holds of host %q; repeat the command with -y if its machine is switched off", o.host)
 			}
-			return a.Read(cmd, o.run)
+			return a.Do(cmd, o.run)
 		},
 	}
 

@@ -11,6 +11,7 @@ import (
 type Holder struct {
 	Node string
 	Hold Hold
+	Mod  int64 // the revision of the hold
 }
 
 // Published compares the nodes to which a driver says that a volume is attached with the holds.
@@ -20,8 +21,11 @@ type Published struct {
 	Holds  []Holder
 }
 
-// PublishedNode is a host and its CSI node id.
-type PublishedNode struct{ Node, NodeID string }
+// PublishedNode is a host and its CSI node id. Mod is the revision of its hold, or 0 without a hold.
+type PublishedNode struct {
+	Node, NodeID string
+	Mod          int64
+}
 
 // Differences returns the hosts to which the volume is attached without a hold, and the hosts that
 // have a hold with an attachment which the driver does not list. A host whose attachment is being
@@ -41,7 +45,7 @@ func (p Published) Differences() (extra, missing []PublishedNode) {
 	}
 	for _, h := range p.Holds {
 		if h.Hold.Attachment == Attached && !slices.Contains(p.Listed, h.Hold.NodeID) {
-			missing = append(missing, PublishedNode{Node: h.Node, NodeID: h.Hold.NodeID})
+			missing = append(missing, PublishedNode{Node: h.Node, NodeID: h.Hold.NodeID, Mod: h.Mod})
 		}
 	}
 	return extra, missing
@@ -65,14 +69,15 @@ func (o Orphan) BeginUnpublish(who Asker, nodeID string, deadline time.Duration,
 	return o.txn([]Compare{Absent(o.Call.Key), Absent(o.Hold.Key)}, o.Call.Put(c)), nil
 }
 
-// MarkMissing returns the transaction that tells a host that its volume is not attached to it any more.
-func (o Orphan) MarkMissing(who Asker, nodeID string) (Txn, error) {
+// MarkMissing returns the transaction that tells a host that its volume is no longer attached to it. It
+// fails if the hold has changed since it was compared with the attachments.
+func (o Orphan) MarkMissing(who Asker, n PublishedNode) (Txn, error) {
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err
 	}
 
 	hold := o.Hold.Value
-	same := o.Hold.Exists() && hold.Attachment == Attached && hold.NodeID == nodeID
+	same := o.Hold.Exists() && hold.Attachment == Attached && hold.NodeID == n.NodeID && o.Hold.Mod == n.Mod
 	if o.Call.Exists() || !same {
 		return Txn{}, ErrNotOrphan
 	}

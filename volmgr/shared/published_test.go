@@ -54,10 +54,12 @@ func TestCorrect(t *testing.T) {
 	for name, row := range map[string]struct {
 		call, hold            any
 		node                  string
+		seen                  int64 // the revision at which the hold was compared, if it is not the present one
 		canUnpublish, canMark bool
 	}{
 		"free":         {node: "n", canUnpublish: true},
 		"held":         {node: "n", hold: attached, canMark: true},
+		"held anew":    {node: "n", hold: attached, seen: 6},
 		"other id":     {node: "m", hold: attached},
 		"detaching":    {node: "n", hold: shared.Hold{Attachment: shared.Detaching, NodeID: "n"}},
 		"call":         {node: "n", call: shared.Call{Executor: "x"}},
@@ -86,7 +88,7 @@ func TestCorrect(t *testing.T) {
 					t.Errorf("the call is %+v", made)
 				}
 			}
-			if _, err := o.MarkMissing(me, row.node); (err == nil) != row.canMark {
+			if _, err := o.MarkMissing(me, shared.PublishedNode{Node: "x", NodeID: row.node, Mod: max(row.seen, 5)}); (err == nil) != row.canMark {
 				t.Errorf("mark: %v, want possible: %v", err, row.canMark)
 			}
 		})

@@ -120,7 +120,9 @@ func (r Replacement) Begin(who Asker, p Proof) (Txn, error) {
 // Drop returns the transaction that drops one hold of the host. The situation is that of the replaced
 // host. If the hold has an attachment, the transaction leaves a call of the replaced host in flight.
 // Before any host gets a hold on the volume, a host must take that call over. It then calls
-// ControllerUnpublishVolume for the old attachment.
+// ControllerUnpublishVolume for the old attachment. That call replaces an unfinished storage call of
+// the replaced host, whose definition still shows the intent. Drop refuses to replace a call of another
+// host.
 func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
 	if err := r.check(who); err != nil {
 		return Txn{}, err
@@ -142,7 +144,14 @@ func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
 		then = append(then, s.Use.Put(use))
 	}
 
-	if hold := s.Hold.Value; hold.Attachment != "" && !s.Call.Exists() {
+	hold, c := s.Hold.Value, s.Call.Value
+	detaches := s.Call.Exists() && c.attachment() && c.Target == r.node // it leads to the detach itself
+	switch {
+	case hold.Attachment == "" || detaches:
+	case s.Call.Exists() && c.Executor != r.node:
+		return Txn{}, volume.Errorf(volume.ErrRefused, "host %q is calling %s for volume %q, which must be detached from host %q after that", c.Executor, c.Call, s.id, r.node).
+			WithHint("repeat the command when the call has ended")
+	default:
 		then = append(then, s.Call.Put(Call{
 			Executor: r.node, Incarnation: r.Node.Value.Incarnation, Operation: hold.Operation,
 			Call: call.ControllerUnpublish, Target: r.node, NodeID: hold.NodeID, Since: now,

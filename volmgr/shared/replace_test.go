@@ -64,6 +64,33 @@ func TestReplacement(t *testing.T) {
 	if c := after.Call.Value; c.Executor != "a" || c.Call != call.ControllerUnpublish || c.NodeID != "id-a" || c.Incarnation != 5 {
 		t.Errorf("the call for the old attachment is %+v", c)
 	}
+	// A storage call must not hide that the volume is still attached.
+	calls := map[string]struct {
+		c    Call
+		want error
+		made string // the executor of the call after the drop
+	}{
+		"expand by the host":     {Call{Executor: "a", Call: call.ControllerExpand}, nil, "a"},
+		"expand by another host": {Call{Executor: "c", Call: call.ControllerExpand}, volume.ErrRefused, ""},
+		"attach by an executor":  {Call{Executor: "c", Call: call.ControllerPublish, Target: "a", NodeID: "id-a"}, nil, "c"},
+		"attach of another host": {Call{Executor: "c", Call: call.ControllerPublish, Target: "c", NodeID: "id-c"}, volume.ErrRefused, ""},
+	}
+	for name, tt := range calls {
+		busy := sit
+		busy.Call = stored(CallKey("db"), tt.c)
+		txn, err := r.Drop(who, busy, now)
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if tt.want != nil {
+			continue
+		}
+		after, err := busy.After(txn, 20)
+		if c := after.Call.Value; err != nil || c.Executor != tt.made || !c.attachment() || c.NodeID != "id-a" {
+			t.Errorf("%s: the call for the old attachment is %+v, %v", name, c, err)
+		}
+	}
+
 	if _, err := replacement(NodeReady, true).Drop(who, sit, now); !errors.Is(err, volume.ErrRefused) {
 		t.Errorf("a drop without a beginning: %v", err)
 	}

@@ -12,6 +12,9 @@ import (
 
 const away = "etcd does not answer, since 10:00"
 
+// interrupted is the reason for a wait after an interrupted change of the scope.
+const interrupted = "the change of its scope was interrupted, and the cluster has not answered yet which scope the volume has"
+
 // sharedMounted returns a shared volume with one claim, all its sides and a confirmed hold.
 func sharedMounted(t *testing.T) volume.Record {
 	t.Helper()
@@ -92,6 +95,18 @@ func TestNextHold(t *testing.T) {
 			unmounted(r, o)
 			r.Node.Hold.Confirmed = false
 		}, "confirm-hold  "},
+		{"the change of its scope was interrupted, and it is not attached", func(r *volume.Record, o *volume.Observed) {
+			unmounted(r, o)
+			r.Volume.Shared, r.Node.Hold, r.Rescoping, r.Node.Attached = false, volume.Hold{}, true, volume.Absent
+		}, "wait cluster: " + interrupted},
+		{"the change of its scope was interrupted, and it is attached", func(r *volume.Record, o *volume.Observed) {
+			unmounted(r, o)
+			r.Volume.Shared, r.Node.Hold, r.Rescoping = false, volume.Hold{}, true
+		}, "wait cluster: " + interrupted},
+		{"the change of its scope was interrupted, and its claim is detached: local steps go first", func(r *volume.Record, o *volume.Observed) {
+			released(r, o)
+			r.Volume.Shared, r.Node.Hold, r.Rescoping = false, volume.Hold{}, true
+		}, "prove  "},
 		{"confirmed", unmounted, "NodeStageVolume  /s"},
 		{"confirmed, and the cluster is away", func(r *volume.Record, o *volume.Observed) {
 			unmounted(r, o)

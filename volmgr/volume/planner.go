@@ -24,6 +24,8 @@ func (p *planner) try(a Action) bool {
 		return p.wait(CauseLeftover, "%s", p.o.Leftover)
 	case p.o.Parked[a.Key()]:
 		return p.wait(CauseBackoff, "%s failed and is not due yet", a.Kind)
+	case p.r.Rescoping && a.needsScope():
+		return p.wait(CauseCluster, "the change of its scope was interrupted, and the cluster has not answered yet which scope the volume has")
 	case p.o.Cluster.Away != "" && p.r.clustered(a):
 		return p.wait(CauseCluster, "%s", p.o.Cluster.Away)
 	case a.RPC() && !p.o.Plugin.ReadyFor(a.Kind):
@@ -32,6 +34,17 @@ func (p *planner) try(a Action) bool {
 
 	p.chosen = a
 	return true
+}
+
+// needsScope reports whether a step is only correct in one of the scopes host and shared. Local steps
+// that undo something are correct in both.
+func (a Action) needsScope() bool {
+	switch a.Kind {
+	case call.ControllerPublish, call.ControllerUnpublish, call.ControllerExpand, call.NodeStage, call.NodeExpand:
+		return true
+	default:
+		return false
+	}
 }
 
 // undoes returns the kind of the first call that is needed to take the volume off the host.

@@ -154,7 +154,7 @@ func (r *runner) resume(ctx context.Context) (any, error) {
 			return m, nil, err
 		}
 		if missing := shared.Missing(m, nodes); len(missing) > 0 {
-			return m, nil, wire.Errorf(api.CodeRefused, "start the agents of these hosts; if the machine of a host is gone: volctl node replace HOST",
+			return m, nil, wire.Errorf(api.CodeRefused, "start the agents of these hosts; if the machine of a host is gone: volctl node replace HOST --reason TEXT -y",
 				"these hosts have not registered since the restore: %s; they may still use volumes", strings.Join(missing, ", "))
 		}
 

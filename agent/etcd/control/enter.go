@@ -236,8 +236,11 @@ func (r *runner) joined(ctx context.Context, s hostdir.State) (any, error) {
 			voters++
 		}
 	}
-	if s.RunsEtcd() && voters%2 == 1 {
+	switch waits := s.RunsEtcd() && voters%2 == 1; {
+	case waits && len(s.Members)%2 == 0:
 		line += "; it votes as soon as one more host has joined, so that the number of voters is odd"
+	case waits:
+		line += "; it votes in a few seconds"
 	}
 	done.Lines = append(done.Lines, line)
 

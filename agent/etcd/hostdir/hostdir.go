@@ -178,7 +178,7 @@ func (d Dir) Prepare() error {
 
 	entries, err := os.ReadDir(d.Path(EtcdDir))
 	if err == nil && len(entries) > 0 {
-		return wire.Errorf(api.CodeRefused, "move the directory away, or name another one with --data-dir",
+		return wire.Errorf(api.CodeRefused, "move the directory away, or name another one with --etcd-dir",
 			"directory %s contains the data of an etcd that belongs to another cluster", d.Path(EtcdDir))
 	}
 	if raw, err := os.ReadFile(d.ClusterFile()); err == nil && !written(raw) {

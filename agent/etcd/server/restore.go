@@ -73,6 +73,12 @@ func Restore(ctx context.Context, d hostdir.Dir, s hostdir.State, file, key stri
 	if err != nil {
 		return "", fmt.Errorf("cannot create a directory for the restored data: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(fresh)) // a copy of a large etcd must not fill the disk
+		}
+	}()
+
 	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: file, Name: s.Name, OutputDataDir: fresh, PeerURLs: []string{s.PeerURL()},
 		InitialCluster: s.Name + "=" + s.PeerURL(), InitialClusterToken: s.Boot,
@@ -106,7 +112,7 @@ func edit(ctx context.Context, dir string, s hostdir.State, key string, change f
 	cfg.LogLevel, cfg.LogFormat, cfg.LogOutputs = "error", "console", []string{embed.StdErrLogOutput}
 	cfg.ListenClientUrls, cfg.ListenPeerUrls = nil, nil
 	cfg.AdvertiseClientUrls = nil
-	cfg.QuotaBackendBytes = 2 * DefaultQuota // the data of a full etcd must fit
+	cfg.QuotaBackendBytes = 2 * max(DefaultQuota, s.Quota) // the data of a full etcd must fit
 
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {

@@ -11,8 +11,9 @@
 //
 // Every host can clean up. The elected host makes a pass when it is elected, when a host comes or goes,
 // and every minute. The others make one after a registration, and when the elected host asks for it
-// because it has no controller for a call. The election only saves work: each step is one transaction,
-// or one announced call, and any host can continue it. No pass deletes the hold of another host.
+// because it cannot end a call. Only the elected host compares the attachments. The election only
+// saves work: each step is one transaction, or one announced call, and any host can continue it. No
+// pass deletes the hold of another host.
 package clean
 
 import (
@@ -75,8 +76,9 @@ type Cleaner struct {
 	// the monotonic clock of this host. The key of the map is that of the call. Only pass uses it.
 	gone map[string]absence
 
-	// asked contains the calls for which the elected host has asked the others. Only pass uses it.
-	asked map[string]bool
+	// asked contains the calls for which the elected host has asked the others, and when. Only pass
+	// uses it.
+	asked map[string]time.Time
 
 	// late contains the time after which the earlier attempts to end a call can no longer take
 	// effect, by the key of the call. Only pass uses it.
@@ -100,7 +102,7 @@ func New(o Options) *Cleaner {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
 	}
-	return &Cleaner{Options: o, gone: map[string]absence{}, late: map[string]time.Time{}, asked: map[string]bool{}, again: make(chan struct{}, 1)}
+	return &Cleaner{Options: o, gone: map[string]absence{}, late: map[string]time.Time{}, asked: map[string]time.Time{}, again: make(chan struct{}, 1)}
 }
 
 // Run makes passes until ctx ends.

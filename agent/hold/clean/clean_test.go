@@ -3,6 +3,7 @@ package clean_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -39,11 +40,13 @@ func await(t *testing.T, what string, ok func() bool) {
 
 // TestTakeOver lets two hosts clean up after a host that died during a ControllerPublishVolume. They
 // detach it once by its node id, keep its hold, and end the call and a task that no call names. A
-// contradiction is reported.
+// contradiction is reported, although the list of another plugin has no end.
 func TestTakeOver(t *testing.T) {
 	store := memory.New().Open("/c/")
-	var unpublished, empty atomic.Int32
-	plugins := call.Handlers{call.ControllerUnpublish: func(_ context.Context, request any) (any, error) {
+	var unpublished, empty, pages atomic.Int32
+	plugins := call.Handlers{call.ListVolumes: func(context.Context, any) (any, error) {
+		return call.VolumePage{Next: fmt.Sprint("page", pages.Add(1))}, nil
+	}, call.ControllerUnpublish: func(_ context.Context, request any) (any, error) {
 		if request.(call.ControllerUnpublishRequest).NodeID != "node-x" {
 			empty.Add(1)
 		}
@@ -56,6 +59,9 @@ func TestTakeOver(t *testing.T) {
 		put(t, shared.NodeKey("a"), ready), put(t, shared.NodeKey("b"), ready), put(t, shared.NodeKey("x"), ready),
 		put(t, shared.LiveKey("a"), shared.Live{}), put(t, shared.LiveKey("b"), shared.Live{}), put(t, shared.LiveKey("x"), shared.Live{}),
 		put(t, shared.VolumeKey("v"), shared.Definition{Volume: volume.Volume{ID: "v", PluginID: "p", Driver: "d", ExternalID: "e", Provision: volume.Provisioned}}),
+		put(t, shared.VolumeKey("endless"), shared.Definition{Attach: true, Volume: volume.Volume{
+			ID: "endless", PluginID: "liar", Driver: "d", ExternalID: "e2", Provision: volume.Provisioned,
+		}}),
 		put(t, shared.HoldKey("x", "v"), shared.Hold{Operation: "o", Attachment: shared.Attaching, NodeID: "node-x"}),
 		put(t, shared.CallKey("v"), shared.Call{Executor: "x", Incarnation: 1, Operation: "o", Call: call.ControllerPublish, Target: "x", NodeID: "node-x", Deadline: 50 * time.Millisecond}),
 		put(t, shared.TaskKey("a", "w"), shared.Task{ID: "old", Requester: "x"}),
@@ -73,8 +79,11 @@ func TestTakeOver(t *testing.T) {
 			Store: store, Node: name, Asker: func() (shared.Asker, error) {
 				return shared.Asker{Node: name, Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil
 			},
-			View: func(string) plugin.View {
-				return plugin.View{Known: true, Ready: true, ControllerTimeout: 50 * time.Millisecond, Info: plugin.Info{Driver: "d", HasController: true}}
+			View: func(id string) plugin.View {
+				lies := id == "liar"
+				return plugin.View{Known: true, Ready: true, ControllerTimeout: 50 * time.Millisecond, Info: plugin.Info{
+					Driver: "d", HasController: true, Caps: plugin.Caps{List: lies, PublishedNodes: lies},
+				}}
 			},
 			Plugin:  func(volume.Volume, call.Method) (call.Caller, error) { return plugins, nil },
 			Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
@@ -94,6 +103,9 @@ func TestTakeOver(t *testing.T) {
 	await(t, "the old task is deleted, and the ghost is reported", func() bool {
 		return len(get(shared.TaskKey("a", "w"))) == 0 && len(all[0].Findings())+len(all[1].Findings()) == 1
 	})
+	if pages.Load() == 0 {
+		t.Error("no host has listed the attachments")
+	}
 	if all[0].Elected() == all[1].Elected() {
 		t.Error("not exactly one host is elected")
 	}

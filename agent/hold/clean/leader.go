@@ -94,27 +94,29 @@ func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
 	}
 }
 
-// askOthers asks all other hosts for a pass, because this host has no controller for a call.
-func (c *Cleaner) askOthers(ctx context.Context) {
+// askOthers asks all other hosts for a pass, because this host cannot end a call. It reports whether
+// the other hosts learn of it.
+func (c *Cleaner) askOthers(ctx context.Context) bool {
 	page, err := c.Store.Range(ctx, shared.Span{Key: shared.LeaderKey}, 1, 0)
 	if err != nil || len(page.KVs) == 0 {
-		return
+		return false
 	}
 	e, err := shared.Decode[leader](page.KVs[0])
 	c.mu.Lock()
 	lease := c.lease
 	c.mu.Unlock()
 	if err != nil || e.Value.Node != c.Node || lease == 0 {
-		return
+		return false
 	}
 
 	e.Value.Asks++
-	_, err = c.Store.Do(ctx, shared.Txn{
+	res, err := c.Store.Do(ctx, shared.Txn{
 		If: []shared.Compare{shared.Unchanged(e.KV)}, Then: []shared.Op{shared.PutLeased(e.Key, e.Encode(e.Value), lease)},
 	})
 	if err != nil {
 		c.Log.Warn("cannot ask the other hosts to end a call; they do it at their next pass", "error", err)
 	}
+	return err == nil && res.Done
 }
 
 // setElected records whether this host is elected, and its lease.

@@ -31,18 +31,23 @@ func (c *Cleaner) orphan(ctx context.Context, who shared.Asker, e shared.Entry[s
 	if err != nil {
 		return c.retry()
 	}
-	if ok && one.Target != c.Node && !c.able(def, one) {
-		if c.Elected() && !c.asked[e.Key] {
-			c.asked[e.Key] = true
-			c.askOthers(ctx)
-		}
-		return 0 // a host with a controller does it
-	}
-
-	if c.takeOver(ctx, who, id, one) {
+	foreign := ok && one.Target != c.Node && !c.able(def, one) // only another host has the controller
+	if !foreign && c.takeOver(ctx, who, id, one) {
 		return c.retry()
 	}
+	c.ask(ctx, e.Key)
 	return 0
+}
+
+// ask asks the other hosts, from time to time, to end a call. The target or a host with a controller
+// can do that.
+func (c *Cleaner) ask(ctx context.Context, key string) {
+	if !c.Elected() || time.Since(c.asked[key]) < c.Every {
+		return
+	}
+	if c.askOthers(ctx) {
+		c.asked[key] = time.Now()
+	}
 }
 
 // patience returns how long a call whose executor is gone may still have an effect.
@@ -63,6 +68,19 @@ func (c *Cleaner) resume(ctx context.Context, who shared.Asker, e shared.Entry[s
 	}
 	if left := time.Until(c.late[e.Key]); left > 0 {
 		return left
+	}
+
+	// The pass has read the call before it made other calls, so another host may have taken it over.
+	who, err := c.Asker()
+	if err != nil {
+		return c.retry()
+	}
+	o, err := c.orphanOf(ctx, id, e.Value)
+	if err != nil {
+		return c.retry()
+	}
+	if o.Call.Mod != e.Mod {
+		return 0
 	}
 
 	c.finish(ctx, who, id, e.Value)

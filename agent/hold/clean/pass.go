@@ -85,7 +85,7 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 func (c *Cleaner) forget(seen map[string]bool) {
 	maps.DeleteFunc(c.gone, func(key string, _ absence) bool { return !seen[key] })
 	maps.DeleteFunc(c.late, func(key string, _ time.Time) bool { return !seen[key] })
-	maps.DeleteFunc(c.asked, func(key string, _ bool) bool { return !seen[key] })
+	maps.DeleteFunc(c.asked, func(key string, _ time.Time) bool { return !seen[key] })
 }
 
 // definition reads the definition of a volume.

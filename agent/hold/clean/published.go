@@ -3,11 +3,19 @@ package clean
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// listWithin limits the requests to one plugin for the attachments of its volumes. A plugin whose list
+// has no end, or more than mostPages pages, must not keep the elected host from its other work.
+const (
+	listWithin = 2 * time.Minute
+	mostPages  = 1000
 )
 
 // attachments is the part of a pass that compares the attachments with the holds.
@@ -82,7 +90,7 @@ func (c attachments) holders(ctx context.Context) (map[string][]shared.Holder, e
 	all := map[string][]shared.Holder{}
 	err := each(ctx, c.Store, shared.Holds(), func(e shared.Entry[shared.Hold]) error {
 		node, id, _ := shared.HoldIDs(e.Key)
-		all[id] = append(all[id], shared.Holder{Node: node, Hold: e.Value})
+		all[id] = append(all[id], shared.Holder{Node: node, Hold: e.Value, Mod: e.Mod})
 		return nil
 	})
 	return all, err
@@ -91,6 +99,9 @@ func (c attachments) holders(ctx context.Context) (map[string][]shared.Holder, e
 // listPublished asks a driver for the nodes to which its volumes are attached. The key of the result is
 // the external id.
 func (c attachments) listPublished(ctx context.Context, volumes []volume.Volume) (map[string][]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	defer cancel()
+
 	listed := map[string][]string{}
 	if !c.View(volumes[0].PluginID).Info.Caps.List {
 		for _, v := range volumes {
@@ -99,6 +110,10 @@ func (c attachments) listPublished(ctx context.Context, volumes []volume.Volume)
 				return nil, err
 			}
 			one, err := call.Do(ctx, p, call.GetVolumeRequest{ExternalID: v.ExternalID})
+			var ce *volume.CallError
+			if errors.As(err, &ce) && ce.Code == volume.CodeNotFound {
+				continue // a claim of the volume reports that
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -111,18 +126,29 @@ func (c attachments) listPublished(ctx context.Context, volumes []volume.Volume)
 	if err != nil {
 		return nil, err
 	}
-	for token := ""; ; {
+	ours := map[string]bool{}
+	for _, v := range volumes {
+		ours[v.ExternalID] = true
+	}
+	for token, pages := "", 0; pages < mostPages; pages++ {
 		page, err := call.Do(ctx, p, call.ListVolumesRequest{Token: token})
 		if err != nil {
 			return nil, err
 		}
 		for _, one := range page.Entries {
-			listed[one.ExternalID] = one.PublishedNodes
+			if ours[one.ExternalID] {
+				listed[one.ExternalID] = one.PublishedNodes
+			}
 		}
-		if token = page.Next; token == "" {
+		if page.Next == "" {
 			return listed, nil
 		}
+		if page.Next == token {
+			return nil, errors.New("the plugin repeats a page of its list of volumes")
+		}
+		token = page.Next
 	}
+	return nil, fmt.Errorf("the list of volumes has more than %d pages", mostPages)
 }
 
 // correct ends the attachments without a hold, and tells the hosts whose attachment is missing. Each
@@ -139,7 +165,7 @@ func (c attachments) correct(ctx context.Context, who shared.Asker, v volume.Vol
 		})
 	}
 	for _, n := range missing {
-		c.decideOrphan(ctx, v, n, func(o shared.Orphan) (shared.Txn, error) { return o.MarkMissing(who, n.NodeID) }, func() {
+		c.decideOrphan(ctx, v, n, func(o shared.Orphan) (shared.Txn, error) { return o.MarkMissing(who, n) }, func() {
 			c.Log.Warn("a volume is not attached to the host that holds it; the host attaches it again", "volume", v.ID, "host", n.Node)
 		})
 	}

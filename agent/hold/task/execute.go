@@ -34,32 +34,53 @@ func (s *Service) follow(ctx context.Context) {
 	}
 }
 
-// begin starts a task unless this host works on a task for the same volume.
+// begin starts a task. If this host already works on a task for the same volume, it looks again after
+// that.
 func (s *Service) begin(ctx context.Context, key string) {
 	_, id, ok := shared.HoldIDs(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !ok || s.running[id] {
+	if !ok {
+		return
+	}
+	if _, busy := s.running[id]; busy {
+		s.running[id] = true
 		return
 	}
 
-	s.running[id] = true
+	s.running[id] = false
 	s.tasks.Go(func() {
-		for tries := 0; ctx.Err() == nil; tries++ {
-			err := s.execute(ctx, id)
-			if err == nil {
-				break
-			}
-			if tries == 0 {
-				s.Log.Warn("cannot make a controller call for another host; it is tried again", "volume", id, "error", err)
-			}
-			pause(ctx, s.Every)
+		for more := true; more; more = s.asked(id) {
+			s.persist(ctx, id)
 		}
-
-		s.mu.Lock()
-		delete(s.running, id)
-		s.mu.Unlock()
 	})
+}
+
+// asked reports whether begin was called for a volume during its task. If not, the task has ended.
+func (s *Service) asked(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	again := s.running[id]
+	s.running[id] = false
+	if !again {
+		delete(s.running, id)
+	}
+	return again
+}
+
+// persist works on the task for a volume until it has ended, or ctx ends.
+func (s *Service) persist(ctx context.Context, id string) {
+	for tries := 0; ctx.Err() == nil; tries++ {
+		err := s.execute(ctx, id)
+		if err == nil {
+			return
+		}
+		if tries == 0 {
+			s.Log.Warn("cannot make a controller call for another host; it is tried again", "volume", id, "error", err)
+		}
+		pause(ctx, s.Every)
+	}
 }
 
 // execute works on the task for a volume until there is none. It returns an error if it must be

@@ -73,7 +73,7 @@ type Service struct {
 	peers   peers
 	wanted  time.Time       // when a view last depended on the peers
 	ask     chan struct{}   // asks refresh to follow the peers
-	running map[string]bool // volumes with a task in progress on this host
+	running map[string]bool // volumes with a task in progress on this host; true if there may be another task
 	tasks   sync.WaitGroup
 }
 
