@@ -2,6 +2,7 @@ package hold
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -23,6 +24,9 @@ type decision func(s shared.Situation) (shared.Txn, error)
 // decide executes a decision about a volume. It reads the keys unless an earlier step has just
 // read them. If another host changes the keys meanwhile, it decides again. It returns the situation
 // after the transaction. An empty transaction executes nothing.
+//
+// If the answer of an earlier transaction of the same decision was lost, a later failure wraps
+// shared.ErrUnknownOutcome, because the earlier transaction may have been executed.
 func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Situation, error) {
 	leave, err := s.lanes.enter(ctx, laneOf(ctx))
 	if err != nil {
@@ -32,6 +36,15 @@ func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Si
 
 	ctx, cancel := context.WithTimeout(ctx, decideWithin)
 	defer cancel()
+
+	doubt := false
+	failed := func(err error) error {
+		s.noteError(err)
+		if doubt && !errors.Is(err, shared.ErrUnknownOutcome) {
+			return fmt.Errorf("%w (%w)", err, shared.ErrUnknownOutcome)
+		}
+		return err
+	}
 
 	sit, cached := s.takeCached(id)
 	for try := 0; try < mostTries; try++ {
@@ -48,8 +61,7 @@ func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Si
 			continue
 		}
 		if err != nil {
-			s.noteError(err)
-			return sit, err
+			return sit, failed(err)
 		}
 		if len(txn.Then) == 0 {
 			return sit, nil
@@ -57,9 +69,9 @@ func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Si
 
 		res, err := shared.DoSure(ctx, s.Store, txn)
 		if err != nil {
-			s.noteError(err)
-			return sit, err
+			return sit, failed(err)
 		}
+		doubt = doubt || res.Repeated
 		if res.Done {
 			return s.executed(id, sit, txn, res.Revision)
 		}
@@ -70,7 +82,7 @@ func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Si
 		try = max(try, 0)
 	}
 
-	return sit, fmt.Errorf("volume %q is changed by other hosts all the time: %w", id, shared.ErrUnreachable)
+	return sit, failed(fmt.Errorf("volume %q is changed by other hosts all the time: %w", id, shared.ErrUnreachable))
 }
 
 // executed caches and returns the situation after a transaction.

@@ -143,7 +143,7 @@ func (d Definitions) LeaveCall(c volume.StorageCall) {
 
 	go func() {
 		for wait, tries := c.Deadline, 1; ctx.Err() == nil; tries++ {
-			pause(ctx, wait)
+			backoff.Pause(ctx, wait)
 			_, err := d.change(ctx, volume.Volume{ID: c.Volume}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
 				return p.LeaveStorageCall(who, c.ID)
 			})

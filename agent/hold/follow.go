@@ -19,6 +19,10 @@ func (s *Service) follow(ctx context.Context) {
 		}
 		s.lag.seen(u.Revision)
 		for _, c := range u.Changes {
+			_, _, isHold := shared.HoldIDs(c.Key)
+			if u.Complete && isHold && c.Deleted {
+				continue // etcd may have been restored, and the comparison looks for a proof of the loss
+			}
 			s.react(ctx, c)
 		}
 	})
@@ -52,6 +56,9 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 		return
 	}
 	if !c.Deleted {
+		if !s.explains(id, c.KV) {
+			s.CompareAgain() // a late transaction of this host was executed
+		}
 		if err := s.doubtAttachment(ctx, id, c.KV); err != nil {
 			s.Log.Error("cannot store that the attachment of a volume is unknown", "volume", id, "error", err)
 			s.registerAgain()
@@ -70,6 +77,14 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 		s.Log.Error("cannot store that this host has lost a volume", "volume", id, "error", err)
 		s.registerAgain()
 	}
+}
+
+// explains reports whether a record of this host explains its hold in the cluster.
+func (s *Service) explains(id string, kv shared.KV) bool {
+	e, err := shared.Decode[shared.Hold](kv)
+	r, ok := s.holder(id)
+	known := ok && r.Node.Hold.Operation == e.Value.Operation
+	return err != nil || known || s.isMoving(id)
 }
 
 // doubtAttachment learns from a hold of this host that a cleaning, also one of this host itself, has

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
@@ -45,15 +46,7 @@ func (s *Service) Run(ctx context.Context) {
 
 		s.setAway(s.words(err))
 		tries++
-		pause(ctx, backoff.Jitter(retries.After(tries)))
-	}
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
+		backoff.Pause(ctx, backoff.Jitter(retries.After(tries)))
 	}
 }
 
@@ -119,6 +112,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 	if admitted.Forgotten {
 		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)
 	}
+	defer s.renewDuring(ctx, lease)()
 	if err := s.reclaimAll(ctx, who, admitted.Forgotten); err != nil {
 		return 0, err
 	}
@@ -233,7 +227,7 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 			if errors.Is(err, shared.ErrUnreachable) {
 				s.setAway(s.words(err))
 				failures++
-				pause(ctx, backoff.Jitter(retries.After(failures)))
+				backoff.Pause(ctx, backoff.Jitter(retries.After(failures)))
 				s.registerAgain() // the registration stays valid if the lease still exists
 				continue
 			}
@@ -287,6 +281,7 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	s.mu.Lock()
 	s.compare = false
 	s.mu.Unlock()
+	defer s.renewDuring(ctx, lease)()
 	if err := s.compareHolds(ctx, a.Meta.Value.Epoch, false); err != nil {
 		return err
 	}
@@ -296,6 +291,21 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	s.setReachable(who)
 	s.resolveScopes(ctx)
 	return nil
+}
+
+// renewDuring renews the lease while a long comparison runs, until the result stop is called.
+func (s *Service) renewDuring(ctx context.Context, lease shared.Lease) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		for backoff.Pause(ctx, renewEvery); ctx.Err() == nil; backoff.Pause(ctx, renewEvery) {
+			_, _, _ = s.Store.Renew(ctx, lease) // the next check of the registration reports a lost lease
+		}
+	})
+	return func() {
+		cancel()
+		renewing.Wait()
+	}
 }
 
 // publishInfo describes the plugins of this host to the other hosts, at once and after each change,
@@ -310,7 +320,7 @@ func (s *Service) publishInfo(ctx context.Context) {
 		earlier, err := s.earlierInfo(ctx)
 		if err != nil {
 			s.Log.Warn("cannot read the plugins of this host in the cluster; it is tried again", "error", err)
-			pause(ctx, renewEvery)
+			backoff.Pause(ctx, renewEvery)
 			continue
 		}
 
@@ -319,7 +329,7 @@ func (s *Service) publishInfo(ctx context.Context) {
 			_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put(shared.NodeInfoKey(s.Node), raw)}})
 			if err != nil && ctx.Err() == nil {
 				s.Log.Warn("cannot write the plugins of this host to the cluster; it is tried again", "error", err)
-				pause(ctx, renewEvery)
+				backoff.Pause(ctx, renewEvery)
 				continue
 			}
 			written = raw

@@ -127,7 +127,8 @@ func (s *Service) checkLoss(ctx context.Context, r volume.Record) error {
 		if err != nil {
 			return err
 		}
-		if slices.Contains(p.Value.Volumes, id) {
+		later := kv.Mod > r.Node.Hold.Token.Revision // an earlier proof concerns an earlier hold
+		if later && slices.Contains(p.Value.Volumes, id) {
 			return nil
 		}
 	}

@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"strings"
 	"time"
 
@@ -204,7 +205,9 @@ func (s *Service) isMoving(id string) bool {
 // host, or is empty.
 func (d Definitions) Unshare(ctx context.Context, v volume.Volume, operation string) error {
 	sent := false
-	d.setEnding(v.ID, operation)
+	if operation != "" {
+		d.setEnding(v.ID, operation)
+	}
 	_, err := d.change(ctx, v, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
 		if sent && !p.Volume.Exists() {
 			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
@@ -216,6 +219,11 @@ func (d Definitions) Unshare(ctx context.Context, v volume.Volume, operation str
 		sent = true
 		return p.Unshare(who, operation)
 	})
+
+	var refused *volume.Error
+	if errors.As(err, &refused) && operation != "" {
+		d.setEnding(v.ID, "") // the host keeps the hold, and may lose it
+	}
 	return err
 }
 

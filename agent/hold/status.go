@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/shared"
 )
 
@@ -34,7 +35,7 @@ func (s *Service) tellStatus(ctx context.Context) {
 			}
 		}
 
-		pause(ctx, statusEvery)
+		backoff.Pause(ctx, statusEvery)
 		select {
 		case <-s.changed:
 		case <-time.After(statusAtLeast):

@@ -150,6 +150,9 @@ func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Actio
 		_, err := s.decide(ctx, r.Volume.ID, func(sit shared.Situation) (shared.Txn, error) { return sit.BeginAttachmentCall(announced) })
 		if err != nil {
 			s.checkedHold(ctx, r, a.Kind, err)
+			if a.Kind == call.ControllerUnpublish && errors.Is(err, shared.ErrUnknownOutcome) {
+				return outcome(a.Kind, err) // another host may take the call over, and detach the volume
+			}
 			return unsent(a.Kind, err)
 		}
 	}
@@ -194,7 +197,12 @@ func (s *Service) checkedHold(ctx context.Context, r volume.Record, step call.Me
 	}
 
 	if errors.Is(err, shared.ErrHoldLost) && !s.isSuspended() {
-		if lerr := s.lose(ctx, r.Key(), r.Node.Hold.Token); lerr != nil {
+		lerr := s.checkLoss(ctx, r)
+		if lerr == nil {
+			lerr = s.lose(ctx, r.Key(), r.Node.Hold.Token)
+		}
+		if lerr != nil {
+			s.CompareAgain()
 			err = errors.Join(err, lerr)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -57,7 +58,7 @@ func (s *Service) awaitChange(ctx context.Context, id string, ask shared.Ask) {
 			return
 		}
 		s.awaitEvent(ctx, keys, sit.Revision+1)
-		pause(ctx, rand.N(wakeWithin))
+		backoff.Pause(ctx, rand.N(wakeWithin))
 	}
 }
 

@@ -17,7 +17,7 @@ func (s *Service) Hosts(ctx context.Context) ([]shared.HostView, error) {
 
 	var hosts []shared.HostView
 	at := map[string]int{}
-	if err := s.each(ctx, shared.Nodes(), func(kv shared.KV) error {
+	if err := shared.Each(ctx, s.Store, shared.Nodes(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.Node](kv)
 		if name, ok := shared.LastID(kv.Key); ok {
 			at[name] = len(hosts)
@@ -47,20 +47,20 @@ func (s *Service) completeHosts(ctx context.Context, hosts []shared.HostView, at
 		return &shared.HostView{} // the host was added after the list was read
 	}
 
-	if err := s.each(ctx, shared.Lives(), func(kv shared.KV) error {
+	if err := shared.Each(ctx, s.Store, shared.Lives(), func(kv shared.KV) error {
 		host(kv.Key).Alive = true
 		return nil
 	}); err != nil {
 		return err
 	}
-	if err := s.each(ctx, shared.NodeInfos(), func(kv shared.KV) error {
+	if err := shared.Each(ctx, s.Store, shared.NodeInfos(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.NodeInfo](kv)
 		host(kv.Key).Info = e.Value
 		return err
 	}); err != nil {
 		return err
 	}
-	if err := s.each(ctx, shared.Statuses(), func(kv shared.KV) error {
+	if err := shared.Each(ctx, s.Store, shared.Statuses(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.Status](kv)
 		h := host(kv.Key)
 		h.Seen = later(h.Seen, e.Value.At)
@@ -69,7 +69,7 @@ func (s *Service) completeHosts(ctx context.Context, hosts []shared.HostView, at
 		return err
 	}
 
-	return s.each(ctx, shared.Holds(), func(kv shared.KV) error {
+	return shared.Each(ctx, s.Store, shared.Holds(), func(kv shared.KV) error {
 		name, _, ok := shared.HoldIDs(kv.Key)
 		if i, known := at[name]; ok && known {
 			hosts[i].HoldCount++

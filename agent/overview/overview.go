@@ -33,32 +33,9 @@ type Service struct {
 	Now       func() time.Time
 }
 
-// page is the number of keys in one page of a long read.
-const page = 500
-
 // readWithin limits a read for a person. If the store has just become unreachable, the answer must
 // not take much longer than a healthy one.
 const readWithin = 5 * time.Second
-
-// each calls fn with each key of a span, page by page.
-func (s *Service) each(ctx context.Context, span shared.Span, fn func(shared.KV) error) error {
-	for {
-		p, err := s.Store.Range(ctx, span, page, 0)
-		if err != nil {
-			return err
-		}
-
-		for _, kv := range p.KVs {
-			if err := fn(kv); err != nil {
-				return err
-			}
-			span = span.After(kv.Key)
-		}
-		if !p.More {
-			return nil
-		}
-	}
-}
 
 // read executes operations that only read.
 func (s *Service) read(ctx context.Context, ops ...shared.Op) ([][]shared.KV, error) {

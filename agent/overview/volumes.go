@@ -19,7 +19,7 @@ func (s *Service) Volumes(ctx context.Context) ([]shared.VolumeView, error) {
 
 	var all []shared.VolumeView
 	at := map[string]int{}
-	if err := s.each(ctx, shared.Volumes(), func(kv shared.KV) error {
+	if err := shared.Each(ctx, s.Store, shared.Volumes(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.Definition](kv)
 		if id, ok := shared.LastID(kv.Key); ok && err == nil {
 			at[id] = len(all)
@@ -31,7 +31,7 @@ func (s *Service) Volumes(ctx context.Context) ([]shared.VolumeView, error) {
 	}
 
 	uses, users := map[string]shared.Use{}, map[string][]shared.Entry[shared.User]{}
-	if err := s.each(ctx, shared.Uses(), func(kv shared.KV) error {
+	if err := shared.Each(ctx, s.Store, shared.Uses(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.Use](kv)
 		if id, ok := shared.LastID(kv.Key); ok {
 			uses[id] = e.Value
@@ -40,7 +40,7 @@ func (s *Service) Volumes(ctx context.Context) ([]shared.VolumeView, error) {
 	}); err != nil {
 		return nil, s.unreadable("the holders of shared volumes", err)
 	}
-	if err := s.each(ctx, shared.AllUsers(), func(kv shared.KV) error {
+	if err := shared.Each(ctx, s.Store, shared.AllUsers(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.User](kv)
 		if id, _, ok := shared.UserIDs(kv.Key); ok {
 			users[id] = append(users[id], e)
@@ -103,12 +103,15 @@ func (s *Service) Volume(ctx context.Context, id string) (v shared.VolumeView, o
 	return v, true, nil
 }
 
+// firstUsers is the number of users that are read together with their volume.
+const firstUsers = 500
+
 // volumeAt reads a volume, its holders, and the keys of the given hosts in one transaction. It returns
 // the hosts of all holders, or nil if the cluster has no such volume.
 func (s *Service) volumeAt(ctx context.Context, id string, hosts []string) (v shared.VolumeView, found []string, err error) {
 	ops := []shared.Op{
 		shared.Get(shared.MetaKey), shared.Get(shared.VolumeKey(id)), shared.Get(shared.UseKey(id)), shared.Get(shared.CallKey(id)),
-		shared.GetSpan(shared.Users(id), page),
+		shared.GetSpan(shared.Users(id), firstUsers),
 	}
 	fixed := len(ops)
 	for _, host := range hosts {
@@ -165,10 +168,10 @@ func (s *Service) users(ctx context.Context, id string, part []shared.KV) (users
 			return nil, err
 		}
 	}
-	if len(part) < page {
+	if len(part) < firstUsers {
 		return users, nil
 	}
-	return users, s.each(ctx, shared.Users(id).After(part[len(part)-1].Key), add)
+	return users, shared.Each(ctx, s.Store, shared.Users(id).After(part[len(part)-1].Key), add)
 }
 
 // holderReads returns the operations that read the keys of one holder, as hold needs them.
@@ -236,7 +239,7 @@ func (s *Service) Calls(ctx context.Context) ([]shared.CallView, error) {
 
 // callsOf returns the calls in flight of a host. Without a host, it returns all calls.
 func (s *Service) callsOf(ctx context.Context, host string) (calls []shared.CallView, err error) {
-	err = s.each(ctx, shared.Calls(), func(kv shared.KV) error {
+	err = shared.Each(ctx, s.Store, shared.Calls(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.Call](kv)
 		id, ok := shared.LastID(kv.Key)
 		if wanted := host == "" || e.Value.Executor == host; ok && wanted {
@@ -261,7 +264,7 @@ func (s *Service) holdsOf(ctx context.Context, host string) (holds []shared.Hold
 		return nil, err
 	}
 
-	err = s.each(ctx, shared.HoldsOf(host), func(kv shared.KV) error {
+	err = shared.Each(ctx, s.Store, shared.HoldsOf(host), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.Hold](kv)
 		if _, id, ok := shared.HoldIDs(kv.Key); ok {
 			holds = append(holds, shared.ViewHold(host, id, e, meta.Value.Epoch))

@@ -1,7 +1,8 @@
-// Package backoff computes how long to wait between retries.
+// Package backoff computes how long to wait between retries, and waits.
 package backoff
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -25,4 +26,12 @@ func (d Delays) After(n int) time.Duration {
 // therefore drift apart.
 func Jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
+
+// Pause waits for d, or until ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }

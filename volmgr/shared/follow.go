@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/backoff"
 )
 
-// pageSize is the number of keys that Follow reads at once.
+// pageSize is the number of keys in one page of a long read.
 const pageSize = 500
 
 // retryFollow are the waits before Follow reads the spans again after a failure.
@@ -164,6 +164,26 @@ func RangeAll(ctx context.Context, s Store, span Span, size int) iter.Seq2[Part,
 				yield(Part{}, err)
 				return
 			}
+		}
+	}
+}
+
+// Each calls fn for each key of a span, page by page. The pages may have different revisions. Each stops
+// with the first error of fn.
+func Each(ctx context.Context, s Store, span Span, fn func(KV) error) error {
+	for {
+		page, err := s.Range(ctx, span, pageSize, 0)
+		if err != nil {
+			return err
+		}
+		for _, kv := range page.KVs {
+			if err := fn(kv); err != nil {
+				return err
+			}
+			span = span.After(kv.Key)
+		}
+		if !page.More {
+			return nil
 		}
 	}
 }

@@ -74,8 +74,8 @@ func Restore(ctx context.Context, d hostdir.Dir, s hostdir.State, file, key stri
 		return "", fmt.Errorf("cannot create a directory for the restored data: %w", err)
 	}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(fresh)) // a copy of a large etcd must not fill the disk
+		if err != nil { // a copy of a large etcd must not fill the disk
+			err = errors.Join(err, os.RemoveAll(fresh)) //nolint:forbidigo // a new directory of root's, far from any mount
 		}
 	}()
 

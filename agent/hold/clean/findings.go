@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -23,7 +24,7 @@ func (c examination) examine(ctx context.Context) error {
 		return err
 	}
 
-	pause(ctx, c.retry())
+	backoff.Pause(ctx, c.retry())
 	k = keys{nodes: map[string]bool{}, holds: map[[2]string]shared.Hold{}, calls: map[string]bool{}}
 	second, err := c.contradictions(ctx, k)
 	if err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/shared"
 )
 
@@ -18,7 +19,7 @@ type leader struct {
 // campaign takes part in the election until ctx ends. While this host is elected, it watches which
 // hosts are alive.
 func (c *Cleaner) campaign(ctx context.Context) {
-	for ; ctx.Err() == nil; pause(ctx, c.TTL/5) {
+	for ; ctx.Err() == nil; backoff.Pause(ctx, c.TTL/5) {
 		lease, won := c.stand(ctx)
 		if !won {
 			continue
@@ -75,7 +76,7 @@ func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
 	defer cancel()
 
 	go func() {
-		for ; ctx.Err() == nil; pause(ctx, c.TTL/5) {
+		for ; ctx.Err() == nil; backoff.Pause(ctx, c.TTL/5) {
 			page, err := c.Store.Range(ctx, shared.Lives(), 1, 0)
 			if err != nil {
 				continue
@@ -87,7 +88,7 @@ func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
 		}
 	}()
 
-	for renewed := time.Now(); time.Since(renewed) < c.TTL && ctx.Err() == nil; pause(ctx, c.TTL/5) {
+	for renewed := time.Now(); time.Since(renewed) < c.TTL && ctx.Err() == nil; backoff.Pause(ctx, c.TTL/5) {
 		if _, _, err := c.Store.Renew(ctx, lease); err == nil {
 			renewed = time.Now()
 		}
@@ -130,13 +131,5 @@ func (c *Cleaner) setElected(elected bool, lease shared.Lease) {
 
 	if elected {
 		c.Log.Debug("this host cleans up in the cluster")
-	}
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
 	}
 }

@@ -9,30 +9,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// rangePage is the number of keys in one page of a long read.
-const rangePage = 500
-
-// each calls fn for each key of a span.
+// each calls fn for each decoded value of a span.
 func each[T any](ctx context.Context, s shared.Store, span shared.Span, fn func(shared.Entry[T]) error) error {
-	for {
-		page, err := s.Range(ctx, span, rangePage, 0)
+	return shared.Each(ctx, s, span, func(kv shared.KV) error {
+		e, err := shared.Decode[T](kv)
 		if err != nil {
 			return err
 		}
-		for _, kv := range page.KVs {
-			e, err := shared.Decode[T](kv)
-			if err != nil {
-				return err
-			}
-			if err := fn(e); err != nil {
-				return err
-			}
-			span.Key = kv.Key + "\x00"
-		}
-		if !page.More {
-			return nil
-		}
-	}
+		return fn(e)
+	})
 }
 
 // pass ends the calls and tasks of hosts that are gone. It returns when the next call is due, or 0.

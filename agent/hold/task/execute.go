@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -15,12 +16,12 @@ import (
 // follow makes the calls that the tasks of this host ask for, until ctx ends.
 func (s *Service) follow(ctx context.Context) {
 	own := shared.TasksOf(s.Node)
-	for ; ctx.Err() == nil; pause(ctx, s.Every) {
+	for ; ctx.Err() == nil; backoff.Pause(ctx, s.Every) {
 		page, err := s.Store.Range(ctx, own, 1, 0)
 		if err != nil {
 			continue
 		}
-		if err := s.each(ctx, own, func(kv shared.KV) error { s.begin(ctx, kv.Key); return nil }); err != nil {
+		if err := shared.Each(ctx, s.Store, own, func(kv shared.KV) error { s.begin(ctx, kv.Key); return nil }); err != nil {
 			continue
 		}
 
@@ -79,7 +80,7 @@ func (s *Service) persist(ctx context.Context, id string) {
 		if tries == 0 {
 			s.Log.Warn("cannot make a controller call for another host; it is tried again", "volume", id, "error", err)
 		}
-		pause(ctx, s.Every)
+		backoff.Pause(ctx, s.Every)
 	}
 }
 
@@ -109,7 +110,7 @@ func (s *Service) execute(ctx context.Context, id string) error {
 			})
 		case e.Taken():
 			// An earlier agent has taken the task. Its call may still take effect within one deadline.
-			pause(ctx, deadline(e.Call.Value.Deadline))
+			backoff.Pause(ctx, deadline(e.Call.Value.Deadline))
 			err = s.finish(ctx, id, t.ID, shared.TaskResult{Failed: &shared.TaskError{
 				Code: volume.CodeUnavailable, Message: fmt.Sprintf("the agent of host %q was restarted during the call", s.Node), Retry: volume.RetryBackoff,
 			}})
@@ -250,6 +251,6 @@ func (s *Service) finish(ctx context.Context, id, task string, r shared.TaskResu
 		if err == nil || errors.Is(err, shared.ErrTaskOver) || ctx.Err() != nil {
 			return err
 		}
-		pause(ctx, s.Every)
+		backoff.Pause(ctx, s.Every)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -15,9 +16,6 @@ import (
 
 // peersFor is the time for which this host follows its peers after a decision has depended on them.
 const peersFor = 2 * time.Minute
-
-// rangePage is the number of keys in one page of a long read.
-const rangePage = 500
 
 // peers contains the descriptions of the other hosts, by the name of the host. It is nil until
 // it has been read.
@@ -166,7 +164,7 @@ func (s *Service) refresh(ctx context.Context) {
 
 		for s.stillWanted() && ctx.Err() == nil {
 			if err := s.followPeers(ctx); err != nil {
-				pause(ctx, s.Every) // the known peers stay; a task for a host that is gone ends by itself
+				backoff.Pause(ctx, s.Every) // the known peers stay; a task for a host that is gone ends by itself
 			}
 		}
 	}
@@ -220,7 +218,7 @@ func (s *Service) updatePeers(ctx context.Context) error {
 // readPeers reads the plugins of all hosts.
 func (s *Service) readPeers(ctx context.Context) (peers, error) {
 	live := map[string]bool{}
-	if err := s.each(ctx, shared.Lives(), func(kv shared.KV) error {
+	if err := shared.Each(ctx, s.Store, shared.Lives(), func(kv shared.KV) error {
 		node, ok := shared.LastID(kv.Key)
 		live[node] = ok
 		return nil
@@ -229,7 +227,7 @@ func (s *Service) readPeers(ctx context.Context) (peers, error) {
 	}
 
 	all := peers{}
-	if err := s.each(ctx, shared.Nodes(), func(kv shared.KV) error {
+	if err := shared.Each(ctx, s.Store, shared.Nodes(), func(kv shared.KV) error {
 		if node, ok := shared.LastID(kv.Key); ok {
 			all[node] = peer{live: live[node]}
 		}
@@ -237,7 +235,7 @@ func (s *Service) readPeers(ctx context.Context) (peers, error) {
 	}); err != nil {
 		return nil, err
 	}
-	err := s.each(ctx, shared.NodeInfos(), func(kv shared.KV) error {
+	err := shared.Each(ctx, s.Store, shared.NodeInfos(), func(kv shared.KV) error {
 		e, err := shared.Decode[shared.NodeInfo](kv)
 		node, _ := shared.LastID(kv.Key)
 		if one, ok := all[node]; ok {
@@ -247,23 +245,4 @@ func (s *Service) readPeers(ctx context.Context) (peers, error) {
 		return err
 	})
 	return all, err
-}
-
-// each calls fn for each key of a span.
-func (s *Service) each(ctx context.Context, span shared.Span, fn func(shared.KV) error) error {
-	for {
-		page, err := s.Store.Range(ctx, span, rangePage, 0)
-		if err != nil {
-			return err
-		}
-		for _, kv := range page.KVs {
-			if err := fn(kv); err != nil {
-				return err
-			}
-			span.Key = kv.Key + "\x00"
-		}
-		if !page.More {
-			return nil
-		}
-	}
 }

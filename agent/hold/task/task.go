@@ -141,11 +141,3 @@ func deadline(d time.Duration) time.Duration {
 	}
 	return d
 }
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
