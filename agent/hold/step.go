@@ -150,9 +150,6 @@ func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Actio
 		_, err := s.decide(ctx, r.Volume.ID, func(sit shared.Situation) (shared.Txn, error) { return sit.BeginAttachmentCall(announced) })
 		if err != nil {
 			s.checkedHold(ctx, r, a.Kind, err)
-			if a.Kind == call.ControllerUnpublish && errors.Is(err, shared.ErrUnknownOutcome) {
-				return outcome(a.Kind, err) // another host may take the call over, and detach the volume
-			}
 			return unsent(a.Kind, err)
 		}
 	}

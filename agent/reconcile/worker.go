@@ -194,8 +194,8 @@ func (w *worker) perform(ctx context.Context, r volume.Record, a volume.Action, 
 
 // building reports whether a step may start only when the results of earlier steps are on disk.
 // After a crash, the next agent needs these results. They show whether a new mount has replaced the
-// recorded mount, whether a wanted mount is being unmounted, whether the volume is attached, and
-// whether the host has given up its hold. If a claim is detached, its stored record already shows
+// recorded mount, and whether a wanted mount is being unmounted. They also show whether the volume is
+// attached, and whether the host gives up its hold. If a claim is detached, its stored record already shows
 // that the unmount follows, so nothing must be saved first.
 func building(r volume.Record, a volume.Action) bool {
 	switch a.Kind {
