@@ -67,18 +67,12 @@ func Run(ctx context.Context, dir hostdir.Dir, log hclog.Logger) error {
 
 // start starts etcd and the join listener.
 func (d *Daemon) start(ctx context.Context) error {
-	if !server.Initialised(d.dir) && d.state.Boot == "" {
-		if err := d.findMembers(ctx); err != nil {
-			return err
-		}
-	}
-
-	s := d.State()
-	etcd, err := server.Start(d.dir, s)
+	etcd, err := d.enter(ctx)
 	if err != nil {
 		return err
 	}
 	d.etcd = etcd
+	s := d.State()
 	if id := etcd.ClusterID(); s.EtcdCluster != "" && s.EtcdCluster != id {
 		etcd.Close()
 		return wire.Errorf(api.CodeRefused, "put back the data that belongs to this host, or let it forget the cluster: volctl cluster leave --forget",
@@ -102,8 +96,29 @@ func (d *Daemon) stop() {
 	d.etcd.Close()
 }
 
-// findMembers reads the members before etcd starts for the first time, because etcd must name all of
-// them. It waits until the cluster answers.
+// enter starts etcd. For its first start, etcd needs a list of exactly the members that the cluster
+// has. Another host may have joined or left since this host read its list, so enter reads it again.
+func (d *Daemon) enter(ctx context.Context) (*server.Server, error) {
+	var tried []hostdir.Peer
+	for {
+		s := d.State()
+		etcd, err := server.Start(d.dir, s)
+		switch {
+		case !errors.Is(err, server.ErrMembers):
+			return etcd, err
+		case slices.Equal(s.Members, tried):
+			return nil, wire.Errorf(api.CodeRefused, "let the host forget the cluster, and join again: volctl cluster leave --forget", "%v", err)
+		}
+
+		tried = s.Members
+		d.log.Info("etcd does not start with the members that this host knows; it reads them again", "error", err)
+		if err := d.findMembers(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// findMembers reads the members of the cluster. It waits until the cluster answers.
 func (d *Daemon) findMembers(ctx context.Context) error {
 	for {
 		peers, err := join.Peers(ctx, d.Client())

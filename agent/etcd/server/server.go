@@ -148,6 +148,10 @@ func parse(texts ...string) ([]url.URL, error) {
 	return urls, nil
 }
 
+// ErrMembers means that etcd cannot enter the cluster. The members that it was told have not answered,
+// or they are not exactly those of the cluster.
+var ErrMembers = errors.New("the cluster does not expect this member")
+
 // explain turns an error of etcd's start into words.
 func explain(err error, d hostdir.Dir, s hostdir.State) error {
 	text := err.Error()
@@ -157,9 +161,9 @@ func explain(err error, d hostdir.Dir, s hostdir.State) error {
 			"a port of etcd (%d, %d) is in use by another program: %v", s.ClientPort, s.PeerPort, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return wire.Errorf(api.CodeInvalid, "name an address of this host with --listen", "this host does not have the address %s", ListenHost(s))
-	case strings.Contains(text, "member count is unequal"), strings.Contains(text, "unmatched member"), strings.Contains(text, "cluster ID mismatch"):
-		return wire.Errorf(api.CodeRefused, "let the host forget the cluster, and join again: volctl cluster leave --forget",
-			"the cluster does not expect this member: %v", err)
+	case strings.Contains(text, "member count is unequal"), strings.Contains(text, "unmatched member"),
+		strings.Contains(text, "cluster ID mismatch"), strings.Contains(text, "cannot fetch cluster info"):
+		return fmt.Errorf("%w: %w", ErrMembers, err)
 	case strings.Contains(text, "cannot be downgraded"), strings.Contains(text, "storage version"):
 		return wire.Errorf(api.CodeRefused, "install a newer release of volagent", "etcd %s is too old for the data in %s: %v", Version, d.Path(hostdir.EtcdDir), err)
 	default:

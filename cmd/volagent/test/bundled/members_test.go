@@ -59,6 +59,23 @@ func TestMembersGrow(t *testing.T) {
 	r.votes([]int{1, 2, 3, 4, 5}, nil)
 }
 
+// TestJoinTogether checks that hosts may join at the same time. A host then starts with a list of
+// members that is too short.
+func TestJoinTogether(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.first()
+	for _, n := range []int{2, 3} {
+		r.must(n, r.must(1, "", "token", "-q"), append([]string{"join"}, r.host(n)...)...)
+	}
+	r.start(2)
+	r.start(3)
+	r.votes([]int{1, 2, 3}, nil)
+	if !strings.Contains(r.log(2), "reads them again") {
+		t.Errorf("host 2 has started with the right list of members, so this test shows nothing:\n%s", r.log(2))
+	}
+}
+
 // TestTokens checks that only a token that is right, new and unused lets a host join, and that its
 // secret is nowhere on disk.
 func TestTokens(t *testing.T) {

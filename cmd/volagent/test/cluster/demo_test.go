@@ -85,6 +85,7 @@ func newDemo(t *testing.T) *demo {
 	self, err := os.Executable()
 	d.a.Must(err)
 	for _, h := range d.hosts {
+		t.Cleanup(func() { d.logEtcd(h) })
 		h.Env = append(h.Env, "VOLAGENT_ETCD_DIR="+d.etcdDir(h), "VOLAGENT_CONFIG_DIR="+h.Dir)
 		file, err := s.Driver(h.Name, san.Config{Attach: true, Stage: true}).PluginFile("san", self)
 		h.Must(err)
@@ -142,6 +143,13 @@ func (d *demo) ready(h *lab.Host) bool {
 	file, err := os.ReadFile(filepath.Join(h.Dir, "cluster.yaml"))
 	h.Must(err)
 	return voters == 3 && !slices.ContainsFunc(d.hosts, func(h *lab.Host) bool { return !strings.Contains(string(file), h.Address+":") })
+}
+
+// logEtcd shows what volagent-etcd of a host has logged, and what it knows, if the test has failed.
+func (d *demo) logEtcd(h *lab.Host) {
+	if d.t.Failed() {
+		d.t.Logf("volagent-etcd on %s:\n%s%s", h.Name, h.ReadFiles("etcd.log"), h.ReadFiles("cluster.yaml"))
+	}
 }
 
 // startEtcd starts volagent-etcd of a host.
