@@ -2,6 +2,7 @@ package agent
 
 import (
 	"path/filepath"
+	"time"
 
 	"github.com/volagent/volagent/agent/hold/clean"
 	"github.com/volagent/volagent/agent/hold/task"
@@ -23,7 +24,8 @@ func (a *Agent) connectTasks(store shared.Store) error {
 	a.box = box
 	a.tasks = task.New(task.Options{
 		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,
-		Box: box, PeersChanged: a.wakeShared, Log: a.log.Named("cluster"),
+		Box: box, PeersChanged: a.wakeShared, Overtaken: func(id, node, nodeID string, wait time.Duration) { a.cleaner.Overtaken(id, node, nodeID, wait) },
+		Log: a.log.Named("cluster"),
 	})
 	a.cleaner = clean.New(clean.Options{
 		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,

@@ -89,7 +89,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, fmt.Errorf("cannot store the intent to register: %w", err)
 	}
 
-	a, admitted, err := s.sendRegistration(ctx, &self)
+	a, admitted, err := s.sendRegistration(ctx, self)
 	if err != nil {
 		return 0, errors.Join(err, s.Store.Revoke(context.WithoutCancel(ctx), lease))
 	}
@@ -118,12 +118,6 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 	}
 	if err := s.compareHolds(ctx, era.Epoch, admitted.Forgotten); err != nil {
 		return 0, err
-	}
-	if member.Forgotten {
-		member.Forgotten = false
-		if err := s.Records.PutMembership(ctx, member); err != nil {
-			return 0, fmt.Errorf("cannot store that the old holds are lost: %w", err)
-		}
 	}
 
 	s.Events(volume.Event{
@@ -168,9 +162,8 @@ func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self share
 }
 
 // sendRegistration sends the transaction that registers the host, until the store has decided. If
-// the cluster has no data yet, it writes the first key. Before it registers a host whose records are
-// too old, it stores that they are: after a crash, the registration itself would look like the newest.
-func (s *Service) sendRegistration(ctx context.Context, self *shared.Self) (shared.Arrival, shared.Admission, error) {
+// the cluster has no data yet, it writes the first key.
+func (s *Service) sendRegistration(ctx context.Context, self shared.Self) (shared.Arrival, shared.Admission, error) {
 	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(self.Node)})
 	for {
 		if err != nil {
@@ -181,8 +174,8 @@ func (s *Service) sendRegistration(ctx context.Context, self *shared.Self) (shar
 		if err != nil {
 			return a, shared.Admission{}, err
 		}
-		if incarnation, ok := a.Registered(*self); ok {
-			return a, shared.Admission{Incarnation: incarnation, Forgotten: self.Member.Forgotten}, nil
+		if incarnation, ok := a.Registered(self); ok {
+			return a, shared.Admission{Incarnation: incarnation, Forgotten: false}, nil
 		}
 
 		if !a.Meta.Exists() && self.Member.ClusterID == "" {
@@ -196,15 +189,9 @@ func (s *Service) sendRegistration(ctx context.Context, self *shared.Self) (shar
 			continue
 		}
 
-		admitted, err := a.Register(*self)
+		admitted, err := a.Register(self)
 		if err != nil {
 			return a, admitted, err
-		}
-		if admitted.Forgotten && !self.Member.Forgotten {
-			self.Member.Forgotten = true
-			if err := s.Records.PutMembership(ctx, self.Member.Intends(self.Registration)); err != nil {
-				return a, admitted, fmt.Errorf("cannot store that the records of this host are too old: %w", err)
-			}
 		}
 		res, err = shared.DoSure(ctx, s.Store, admitted.Txn)
 		if err == nil && res.Done {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -364,28 +365,67 @@ func TestExpandShared(t *testing.T) {
 	}
 }
 
-// TestExpandSharedTwice expands a volume on two hosts at once. The second host finds the size, and
-// makes no call.
+// TestExpandSharedTwice expands a volume on two hosts at the same time. The other host expands it
+// between the decision and the announcement of the second host, and is still in its call, or has
+// ended it. In both cases the second host makes no call.
 func TestExpandSharedTwice(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "a", "b")
-	a, b := s.nodes["a"], s.nodes["b"]
-	must(t)(a.Create(t.Context(), sharedSpec(), false))
-	s.made()
-	once := false
-	b.store.SetFaults(func(txn shared.Txn) memory.Fault {
-		if begins := slices.ContainsFunc(txn.Then, func(o shared.Op) bool { return o.Key == "calls/data" }); begins && !once {
-			once = true
-			must(t)(a.Expand(context.Background(), "data", 20, 0))
-		}
-		return memory.None
-	})
-	r, _ := must(t)(b.Expand(t.Context(), "data", 20, 0))
-	if r.Volume.Capacity != 20 || !once {
-		t.Errorf("the size is %d", r.Volume.Capacity)
+	for _, ended := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ended %t", ended), func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, "a", "b")
+			a, b := s.nodes["a"], s.nodes["b"]
+			must(t)(a.Create(t.Context(), sharedSpec(), false))
+			s.made()
+
+			called, proceed, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			s.during = func(string, call.Method) {
+				close(called)
+				<-proceed
+			}
+			let := sync.OnceFunc(func() { close(proceed) })
+			defer let()
+			expand := sync.OnceFunc(func() {
+				go func() {
+					_, _, err := a.Expand(context.Background(), "data", 20, 0)
+					done <- err
+				}()
+				<-called
+				if ended {
+					let()
+					done <- <-done
+				}
+			})
+			begun := 0
+			b.store.SetFaults(func(txn shared.Txn) memory.Fault {
+				if slices.ContainsFunc(txn.Then, func(o shared.Op) bool { return o.Kind == shared.OpPut && o.Key == shared.CallKey("data") }) {
+					begun++
+					expand()
+				}
+				return memory.None
+			})
+
+			r, ch, err := b.Expand(t.Context(), "data", 20, 0)
+			if ended && (err != nil || r.Volume.Capacity != 20) {
+				t.Errorf("the size is %d, %v, %v", r.Volume.Capacity, ch, err)
+			}
+			if !ended {
+				want(t, "beside the call", err, volume.ErrRefused, `host "a" is calling ControllerExpandVolume for volume "data" since`)
+			}
+			let()
+			if err := <-done; err != nil {
+				t.Errorf("the expansion of the first host: %v", err)
+			}
+			if begun != 1 {
+				t.Errorf("the second host has announced a call %d times, and not once", begun)
+			}
+			if r, _ := must(t)(b.Expand(t.Context(), "data", 20, 0)); r.Volume.Capacity != 20 {
+				t.Errorf("at last, the size is %d", r.Volume.Capacity)
+			}
+			equal(t, "calls", s.made(), []string{"a expand vol-1 20"})
+			equal(t, "announced calls", s.keys("calls/"), []string(nil))
+		})
 	}
-	equal(t, "calls", s.made(), []string{"a expand vol-1 20"})
-	equal(t, "announced calls", s.keys("calls/"), []string(nil))
 }
 
 func TestModifyShared(t *testing.T) {

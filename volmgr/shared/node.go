@@ -39,10 +39,6 @@ type Membership struct {
 	// Registrations are the ids of the last registrations, newest last. The agent stores an id before
 	// it sends the transaction, so that it recognises a registration whose answer was lost.
 	Registrations []string `json:"registrations,omitempty"`
-
-	// Forgotten is set while the holds in the host's records are older than the cluster's state, and
-	// not all of them are marked as lost. It is stored before the registration that finds this out.
-	Forgotten bool `json:"forgotten,omitempty"`
 }
 
 // keptRegistrations limits the ids in Membership.Registrations. Each crash during a registration
@@ -103,8 +99,7 @@ type Admission struct {
 	Incarnation uint64 // the incarnation after the registration
 
 	// Forgotten is set if the host's own state is older than the cluster's, as after a return to a
-	// snapshot of a virtual machine. The claims that the host remembers are then lost. The host must
-	// store Membership.Forgotten before it executes Txn.
+	// snapshot of a virtual machine. The claims that the host remembers are then lost.
 	Forgotten bool
 }
 
@@ -138,9 +133,9 @@ func (a Arrival) Register(s Self) (Admission, error) {
 	}
 
 	// The agent may have registered, and died before the answer. It then knows the id.
-	newer := had.Incarnation > s.Member.Incarnation && !s.Member.knows(had.Registration)
+	forgotten := had.Incarnation > s.Member.Incarnation && !s.Member.knows(had.Registration)
 	return Admission{
-		Incarnation: n.Incarnation, Forgotten: s.Member.Forgotten || newer,
+		Incarnation: n.Incarnation, Forgotten: forgotten,
 		Txn: Txn{
 			If: []Compare{Unchanged(a.Meta.KV), Unchanged(a.Node.KV), Unchanged(a.Live.KV)},
 			Then: []Op{

@@ -6,6 +6,7 @@
 //	pass.go        one pass over the keys
 //	orphan.go      one call whose executor is gone
 //	takeover.go    one call that is taken over
+//	overtaken.go   the late effects of calls that this host has made
 //	published.go   the attachments that the drivers list
 //	findings.go    keys that contradict each other
 //
@@ -84,6 +85,10 @@ type Cleaner struct {
 	// effect, by the key of the call. Only pass uses it.
 	late map[string]time.Time
 
+	// overtaken contains the hosts to which a late call of this host may have attached a volume, and
+	// the time after which the call has no further effect.
+	overtaken map[target]time.Time
+
 	again chan struct{} // asks for a pass now
 }
 
@@ -102,7 +107,10 @@ func New(o Options) *Cleaner {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
 	}
-	return &Cleaner{Options: o, gone: map[string]absence{}, late: map[string]time.Time{}, asked: map[string]time.Time{}, again: make(chan struct{}, 1)}
+	return &Cleaner{
+		Options: o, gone: map[string]absence{}, late: map[string]time.Time{}, asked: map[string]time.Time{},
+		overtaken: map[target]time.Time{}, again: make(chan struct{}, 1),
+	}
 }
 
 // Run makes passes until ctx ends.

@@ -43,16 +43,14 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	seen := map[string]bool{}
 	err = each(ctx, c.Store, shared.Calls(), func(e shared.Entry[shared.Call]) error {
 		seen[e.Key] = true
-		wait := c.orphan(ctx, who, e, live)
-		if wait > 0 && (due == 0 || wait < due) {
-			due = wait
-		}
+		due = earlier(due, c.orphan(ctx, who, e, live))
 		return ctx.Err()
 	})
 	if err != nil {
 		return due, err
 	}
 	c.forget(seen)
+	due = earlier(due, c.detachOvertaken(ctx, who))
 
 	if !c.Elected() {
 		return due, nil

@@ -111,7 +111,7 @@ func (s *Service) execute(ctx context.Context, id string) error {
 		case e.Taken():
 			// An earlier agent has taken the task. Its call may still take effect within one deadline.
 			backoff.Pause(ctx, deadline(e.Call.Value.Deadline))
-			err = s.finish(ctx, id, t.ID, shared.TaskResult{Failed: &shared.TaskError{
+			_, err = s.finish(ctx, id, t.ID, shared.TaskResult{Failed: &shared.TaskError{
 				Code: volume.CodeUnavailable, Message: fmt.Sprintf("the agent of host %q was restarted during the call", s.Node), Retry: volume.RetryBackoff,
 			}})
 		default:
@@ -157,7 +157,23 @@ func (s *Service) perform(ctx context.Context, who shared.Asker, e shared.Errand
 	}
 
 	answer, err := p.Call(ctx, t.Call, request)
-	return s.finish(ctx, v.ID, id, s.result(ctx, t, answer, err))
+	over, ended := s.finish(ctx, v.ID, id, s.result(ctx, t, answer, err))
+	if over && t.Call == call.ControllerPublish {
+		s.overtaken(v, t, err)
+	}
+	return ended
+}
+
+// overtaken passes on a ControllerPublishVolume that was taken over while this host made it. The host
+// that took it over has detached the volume, and the call may have attached it again after that.
+func (s *Service) overtaken(v volume.Volume, t shared.Task, err error) {
+	var ce *volume.CallError
+	switch {
+	case err == nil:
+		s.Overtaken(v.ID, t.Requester, t.NodeID, 0)
+	case !errors.As(err, &ce) || ce.Uncertain() && !ce.Unsent:
+		s.Overtaken(v.ID, t.Requester, t.NodeID, deadline(s.View(v.PluginID).ControllerTimeout))
+	}
 }
 
 // prepare returns the client and the request for a call. It fails if this host cannot make the call,
@@ -236,20 +252,22 @@ func (s *Service) key(ctx context.Context, node string) ([]byte, error) {
 }
 
 // finish writes the result of a task, and gives the announced call back. It repeats that until etcd
-// has answered, because no other host may make a call for the volume before.
-func (s *Service) finish(ctx context.Context, id, task string, r shared.TaskResult) error {
+// has answered, because no other host may make a call for the volume before. The result over reports
+// that the task is gone, so the call may have been taken over.
+func (s *Service) finish(ctx context.Context, id, task string, r shared.TaskResult) (over bool, err error) {
 	for {
 		who, err := s.Asker()
 		if err == nil {
 			_, err = s.decide(ctx, s.Node, id, func(e shared.Errand) (shared.Txn, error) {
-				if e.Task.Value.ID != task || e.Valid() && e.Task.Value.Result != nil {
+				over = e.Task.Value.ID != task
+				if over || e.Valid() && e.Task.Value.Result != nil {
 					return shared.Txn{}, nil
 				}
 				return e.Return(who, r)
 			})
 		}
 		if err == nil || errors.Is(err, shared.ErrTaskOver) || ctx.Err() != nil {
-			return err
+			return over || errors.Is(err, shared.ErrTaskOver), err
 		}
 		backoff.Pause(ctx, s.Every)
 	}

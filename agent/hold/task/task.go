@@ -59,6 +59,10 @@ type Options struct {
 	// reverse.
 	PeersChanged func()
 
+	// Overtaken is called after this host has made a ControllerPublishVolume for another host that was
+	// taken over meanwhile. Within the given time, the call may still take effect.
+	Overtaken func(id, node, nodeID string, wait time.Duration)
+
 	Take  time.Duration // limit for an executor to take a task; 0 means the default
 	Every time.Duration // interval of looks without an event; 0 means the default
 	Log   hclog.Logger

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,11 +52,13 @@ type pair struct {
 
 	unreadable atomic.Bool // the secrets of the volume, on x
 	calls      atomic.Int32
+	outcome    func() error // of a call; nil means success. Set before the first call
+	overtaken  chan time.Duration
 }
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	p := &pair{t: t, store: memory.New().Open("/c/")}
+	p := &pair{t: t, store: memory.New().Open("/c/"), outcome: func() error { return nil }, overtaken: make(chan time.Duration, 1)}
 	ready := shared.Node{Incarnation: 1, State: shared.NodeReady}
 	p.do(put(t, shared.MetaKey, shared.Meta{Schema: shared.Schema, ClusterID: "c", Epoch: 1}),
 		put(t, shared.NodeKey("r"), ready), put(t, shared.NodeKey("x"), ready), put(t, shared.LiveKey("r"), shared.Live{}), put(t, shared.LiveKey("x"), shared.Live{}),
@@ -67,7 +70,8 @@ func newPair(t *testing.T) *pair {
 	}
 	p.do(put(t, shared.NodeInfoKey("r"), shared.NodeInfo{Version: "1", Plugins: map[string]shared.NodePlugin{"p": {Driver: "d"}}, Key: box.PublicKey()}))
 	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
 	for _, node := range []string{"r", "x"} {
 		s := task.New(task.Options{
 			Store: p.store, Node: node, Asker: func() (shared.Asker, error) {
@@ -79,7 +83,7 @@ func newPair(t *testing.T) *pair {
 			Plugin: func(volume.Volume, call.Method) (call.Caller, error) {
 				return call.Handlers{call.ControllerPublish: func(context.Context, any) (any, error) {
 					p.calls.Add(1)
-					return map[string]string{"lun": "7"}, nil
+					return map[string]string{"lun": "7"}, p.outcome()
 				}}, nil
 			},
 			Secrets: func(volume.Volume) (call.Secrets, error) {
@@ -88,11 +92,15 @@ func newPair(t *testing.T) *pair {
 				}
 				return nil, nil
 			},
+			Overtaken: func(id, node, nodeID string, wait time.Duration) {
+				if id != "v" || node != "r" || nodeID != "n" {
+					t.Errorf("the attachment of volume %q to host %q (%q) is reported", id, node, nodeID)
+				}
+				p.overtaken <- wait
+			},
 			Box: box, Every: 10 * time.Millisecond, Log: hclog.NewNullLogger(),
 		})
-		done := make(chan struct{})
-		go func() { s.Run(ctx); close(done) }()
-		t.Cleanup(func() { cancel(); <-done })
+		running.Go(func() { s.Run(ctx) })
 		if node == "r" {
 			p.r = s
 		}
@@ -142,15 +150,68 @@ func TestSilent(t *testing.T) {
 	await(t, "the missing controller is named", lacks("no live host runs a controller of driver d"))
 }
 
+// attaching lets the other host offer a controller, and announces the attachment of the volume to the
+// host without one.
+func (p *pair) attaching() {
+	p.t.Helper()
+	p.tell(shared.NodePlugin{Driver: "d", Controller: true, Caps: plugin.Caps{Attach: true}})
+	await(p.t, "the other host can make the calls", func() bool { return p.view().ReadyFor(call.ControllerPublish) })
+	p.do(put(p.t, shared.HoldKey("r", "v"), shared.Hold{Operation: "o", Attachment: shared.Attaching, NodeID: "n"}),
+		put(p.t, shared.CallKey("v"), shared.Call{Executor: "r", Incarnation: 1, Operation: "o", Call: call.ControllerPublish, Target: "r", NodeID: "n"}))
+}
+
+// TestOvertaken takes over a task while its executor is in the call. The executor reports an attachment
+// if the call may have made one, and when it can have no further effect.
+func TestOvertaken(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		err     error
+		reports bool
+		late    bool // the call may take effect after its answer
+	}{
+		{name: "done", reports: true},
+		{name: "uncertain", err: &volume.CallError{Code: "DeadlineExceeded"}, reports: true, late: true},
+		{name: "refused", err: &volume.CallError{Code: "InvalidArgument", Answered: true}},
+		{name: "unsent", err: &volume.CallError{Code: "DeadlineExceeded", Unsent: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPair(t)
+			p.outcome = func() error {
+				if p.calls.Load() > 1 {
+					return nil
+				}
+				p.do(shared.Delete(shared.CallKey("v")), shared.Delete(shared.TaskKey("x", "v")))
+				return c.err
+			}
+			p.attaching()
+			remote := task.Remote{Service: p.r, Volume: v}
+			if _, err := remote.Call(t.Context(), call.ControllerPublish, call.ControllerPublishRequest{ExternalID: "e", NodeID: "n"}); err == nil {
+				t.Error("the task that was taken over has succeeded")
+			}
+			p.attaching()
+			if _, err := remote.Call(t.Context(), call.ControllerPublish, call.ControllerPublishRequest{ExternalID: "e", NodeID: "n"}); err != nil {
+				t.Fatalf("the next task, which the executor begins after the end of the first: %v", err)
+			}
+			select {
+			case wait := <-p.overtaken:
+				if !c.reports || c.late != (wait > 0) {
+					t.Errorf("an attachment is reported, which can change for %s", wait)
+				}
+			default:
+				if c.reports {
+					t.Error("no attachment is reported")
+				}
+			}
+		})
+	}
+}
+
 // TestSecrets tests that a host takes no task if it cannot read all secrets of the volume. The asking
 // host learns the reason, and that no call was sent.
 func TestSecrets(t *testing.T) {
 	p := newPair(t)
 	p.unreadable.Store(true)
-	p.tell(shared.NodePlugin{Driver: "d", Controller: true, Caps: plugin.Caps{Attach: true}})
-	await(t, "the other host can make the calls", func() bool { return p.view().ReadyFor(call.ControllerPublish) })
-	p.do(put(t, shared.HoldKey("r", "v"), shared.Hold{Operation: "o", Attachment: shared.Attaching, NodeID: "n"}),
-		put(t, shared.CallKey("v"), shared.Call{Executor: "r", Incarnation: 1, Operation: "o", Call: call.ControllerPublish, Target: "r", NodeID: "n"}))
+	p.attaching()
 
 	remote := task.Remote{Service: p.r, Volume: v}
 	_, err := remote.Call(t.Context(), call.ControllerPublish, call.ControllerPublishRequest{ExternalID: "e", NodeID: "n"})

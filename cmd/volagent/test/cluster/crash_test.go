@@ -307,21 +307,15 @@ func (s scenario) run(t *testing.T, driver san.Config, o crasher.Order) []string
 	return points
 }
 
-// launch starts the crashing agent of a host, and waits until it serves.
+// launch starts the crashing agent of a host.
 func launch(h *harness.Host, orders string) {
-	h.T.Helper()
-	startCrashing(h, orders)
-	h.Volctl("wait", "--plugin", "san", "--timeout", "60s")
-}
-
-// startCrashing starts the crashing agent of a host.
-func startCrashing(h *harness.Host, orders string) {
 	h.T.Helper()
 	self, err := os.Executable()
 	h.Must(err)
 	h.Cmd = exec.Command(self, h.Args()...)
 	h.Cmd.Env, h.Cmd.Stderr = append(h.Env, crasher.Env+"="+orders), h.Log
 	h.Must(h.Cmd.Start())
+	h.Volctl("wait", "--plugin", "san", "--timeout", "60s")
 }
 
 // expectFree checks that etcd shows no hold, no call and no user of a volume.

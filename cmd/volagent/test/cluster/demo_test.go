@@ -145,7 +145,7 @@ func (d *demo) ready(h *lab.Host) bool {
 	return voters == 3 && !slices.ContainsFunc(d.hosts, func(h *lab.Host) bool { return !strings.Contains(string(file), h.Address+":") })
 }
 
-// logEtcd shows what volagent-etcd of a host has logged, and what it knows, if the test has failed.
+// logEtcd prints the log of volagent-etcd of a host, and its cluster.yaml, if the test has failed.
 func (d *demo) logEtcd(h *lab.Host) {
 	if d.t.Failed() {
 		d.t.Logf("volagent-etcd on %s:\n%s%s", h.Name, h.ReadFiles("etcd.log"), h.ReadFiles("cluster.yaml"))
