@@ -7,6 +7,7 @@
 //	orphan.go      one call whose executor is gone
 //	takeover.go    one call that is taken over
 //	overtaken.go   the late effects of calls that this host has made
+//	jobs.go        the work that waits for plugins
 //	published.go   the attachments that the drivers list
 //	findings.go    keys that contradict each other
 //
@@ -82,15 +83,20 @@ type Cleaner struct {
 	asked map[string]time.Time
 
 	// late contains the time after which the earlier attempts to end a call can no longer take
-	// effect, by the key of the call. Only pass uses it.
+	// effect, by the key of the call.
 	late map[string]time.Time
 
 	// overtaken contains the hosts to which a late call of this host may have attached a volume, and
 	// the time after which the call has no further effect.
 	overtaken map[target]time.Time
 
+	jobs jobs // named after the key of a call, or comparing
+
 	again chan struct{} // asks for a pass now
 }
+
+// comparing is the name of the job that compares the attachments with the holds.
+const comparing = "compare"
 
 // absence is the time since which the executor of a call is not alive.
 type absence struct {
@@ -109,13 +115,14 @@ func New(o Options) *Cleaner {
 	}
 	return &Cleaner{
 		Options: o, gone: map[string]absence{}, late: map[string]time.Time{}, asked: map[string]time.Time{},
-		overtaken: map[target]time.Time{}, again: make(chan struct{}, 1),
+		overtaken: map[target]time.Time{}, jobs: jobs{running: map[string]bool{}}, again: make(chan struct{}, 1),
 	}
 }
 
 // Run makes passes until ctx ends.
 func (c *Cleaner) Run(ctx context.Context) {
 	go c.campaign(ctx)
+	defer c.jobs.all.Wait()
 	for ctx.Err() == nil {
 		next := c.Every/2 + rand.N(c.Every)
 		if !c.Elected() {

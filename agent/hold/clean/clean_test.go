@@ -125,3 +125,84 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("%d calls, %d of them for another node", unpublished.Load(), empty.Load())
 	}
 }
+
+// TestHungPlugin ends the calls of a host that died for two volumes. The plugin of the first one, and the
+// list of another plugin, give no answer. The call of the second volume is ended all the same.
+func TestHungPlugin(t *testing.T) {
+	store := memory.New().Open("/c/")
+	definition := func(id, plugin string) shared.Op {
+		return put(t, shared.VolumeKey(id), shared.Definition{Attach: true, Volume: volume.Volume{
+			ID: id, PluginID: plugin, Driver: "d", ExternalID: "e-" + id, Provision: volume.Provisioned,
+		}})
+	}
+	begun := func(id string) shared.Op {
+		return put(t, shared.CallKey(id), shared.Call{
+			Executor: "x", Incarnation: 1, Operation: "o", Call: call.ControllerPublish, Target: "x", NodeID: "node-x", Deadline: time.Millisecond,
+		})
+	}
+	ready := shared.Node{Incarnation: 1, State: shared.NodeReady}
+	txn := shared.Txn{Then: []shared.Op{
+		put(t, shared.MetaKey, shared.Meta{Schema: shared.Schema, ClusterID: "c", Epoch: 1}),
+		put(t, shared.NodeKey("a"), ready), put(t, shared.NodeKey("x"), ready), put(t, shared.LiveKey("a"), shared.Live{}),
+		definition("first", "hangs"), definition("second", "works"), definition("third", "lists"),
+		begun("first"), begun("second"),
+	}}
+	if _, err := store.Do(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
+
+	hung := make(chan string, 2)
+	hang := func(ctx context.Context, what string) (any, error) {
+		select {
+		case hung <- what:
+		default:
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c := clean.New(clean.Options{
+		Store: store, Node: "a", Asker: func() (shared.Asker, error) {
+			return shared.Asker{Node: "a", Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil
+		},
+		View: func(id string) plugin.View {
+			lists := id == "lists"
+			return plugin.View{Known: true, Ready: true, ControllerTimeout: time.Minute, Info: plugin.Info{
+				Driver: "d", HasController: true, Caps: plugin.Caps{List: lists, PublishedNodes: lists},
+			}}
+		},
+		Plugin: func(v volume.Volume, _ call.Method) (call.Caller, error) {
+			return call.Handlers{
+				call.ListVolumes: func(ctx context.Context, _ any) (any, error) { return hang(ctx, "list") },
+				call.ControllerUnpublish: func(ctx context.Context, _ any) (any, error) {
+					if v.PluginID == "hangs" {
+						return hang(ctx, "detach")
+					}
+					return call.Nothing{}, nil
+				},
+			}, nil
+		},
+		Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
+		Every:   20 * time.Millisecond, TTL: time.Second, Log: hclog.NewNullLogger(),
+	})
+	done := make(chan struct{})
+	go func() { c.Run(ctx); close(done) }()
+
+	await(t, "a detach and a list in progress", func() bool { return len(hung) == 2 })
+	if a, b := <-hung, <-hung; a == b {
+		t.Errorf("the plugin was asked twice for a %s", a)
+	}
+	exists := func(id string) bool {
+		page, err := store.Range(t.Context(), shared.Span{Key: shared.CallKey(id)}, 1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(page.KVs) > 0
+	}
+	await(t, "the end of the call for the other volume", func() bool { return !exists("second") })
+	if !exists("first") {
+		t.Error("the call without an answer has ended")
+	}
+	cancel()
+	<-done // Run waits for the calls in flight
+}

@@ -62,15 +62,16 @@ func (c *Cleaner) patience(e shared.Entry[shared.Call]) time.Duration {
 
 // resume ends a call that an earlier pass has taken over, and has not ended.
 func (c *Cleaner) resume(ctx context.Context, who shared.Asker, e shared.Entry[shared.Call]) time.Duration {
-	id, _ := shared.LastID(e.Key)
-	if e.Value.Incarnation < who.Incarnation && c.late[e.Key].IsZero() {
-		c.late[e.Key] = time.Now().Add(deadline(e.Value)) // the call of an earlier agent may still take effect
+	if c.jobs.runs(e.Key) {
+		return c.retry()
 	}
-	if left := time.Until(c.late[e.Key]); left > 0 {
+	if left := time.Until(c.lateUntil(e, who)); left > 0 {
 		return left
 	}
 
-	// The pass has read the call before it made other calls, so another host may have taken it over.
+	// The pass has read the call earlier, so this host may have ended it, or another host may have
+	// taken it over.
+	id, _ := shared.LastID(e.Key)
 	who, err := c.Asker()
 	if err != nil {
 		return c.retry()
@@ -85,6 +86,17 @@ func (c *Cleaner) resume(ctx context.Context, who shared.Asker, e shared.Entry[s
 
 	c.finish(ctx, who, id, e.Value)
 	return c.retry()
+}
+
+// lateUntil returns the time after which earlier attempts to end a call can no longer take effect.
+func (c *Cleaner) lateUntil(e shared.Entry[shared.Call], who shared.Asker) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if e.Value.Incarnation < who.Incarnation && c.late[e.Key].IsZero() {
+		c.late[e.Key] = time.Now().Add(deadline(e.Value)) // an earlier agent made the call
+	}
+	return c.late[e.Key]
 }
 
 // endOwn ends a storage call of an earlier agent of this host.

@@ -45,6 +45,7 @@ func (c *Cleaner) detachOvertaken(ctx context.Context, who shared.Asker) (due ti
 			delete(c.overtaken, t)
 		}
 		c.mu.Unlock()
+		due = earlier(due, c.retry())
 	}
 	return due
 }
@@ -74,7 +75,7 @@ func (c *Cleaner) detachLate(ctx context.Context, who shared.Asker, t target) (d
 
 	c.Log.Warn("a controller call of this host was taken over, and may have attached the volume later; the volume is detached", "volume", t.id, "host", t.node)
 	c.finish(ctx, who, t.id, shared.Call{Executor: c.Node, Target: t.node, NodeID: t.nodeID, Taken: true, Deadline: timeout})
-	return true // if the call has failed, the next pass finds its announcement
+	return true // the next pass finds the announcement, if the call fails
 }
 
 // earlier returns the shorter of two waits, of which 0 means none.

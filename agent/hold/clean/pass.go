@@ -58,17 +58,23 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	if err := c.endTasks(ctx, who); err != nil {
 		return due, err
 	}
-	if err := (attachments{c}).compare(ctx, who); err != nil {
-		return due, err
-	}
+	c.jobs.start(comparing, func() {
+		if err := (attachments{c}).compare(ctx, who); err != nil && ctx.Err() == nil {
+			c.Log.Warn("cannot compare the attachments with the holds; the next pass tries again", "error", err)
+		}
+	})
 	return due, examination{c}.examine(ctx)
 }
 
 // forget forgets the calls that have ended.
 func (c *Cleaner) forget(seen map[string]bool) {
 	maps.DeleteFunc(c.gone, func(key string, _ absence) bool { return !seen[key] })
-	maps.DeleteFunc(c.late, func(key string, _ time.Time) bool { return !seen[key] })
 	maps.DeleteFunc(c.asked, func(key string, _ time.Time) bool { return !seen[key] })
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	maps.DeleteFunc(c.late, func(key string, _ time.Time) bool { return !seen[key] && !c.jobs.runs(key) })
 }
 
 // definition reads the definition of a volume.

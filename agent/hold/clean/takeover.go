@@ -64,13 +64,20 @@ func (c *Cleaner) takeOver(ctx context.Context, who shared.Asker, id string, one
 	return true
 }
 
-// finish makes the ControllerUnpublishVolume of a call that this host has taken over, and ends the
-// call. If it fails, the next pass repeats it.
+// finish starts the end of a call that this host has taken over.
 func (c *Cleaner) finish(ctx context.Context, who shared.Asker, id string, one shared.Call) {
+	c.jobs.start(shared.CallKey(id), func() { c.detach(ctx, who, id, one) })
+}
+
+// detach makes the ControllerUnpublishVolume of a call that this host has taken over, and ends the
+// call. If it fails, the next pass repeats it.
+func (c *Cleaner) detach(ctx context.Context, who shared.Asker, id string, one shared.Call) {
 	if err := c.unpublish(ctx, id, one.NodeID); err != nil {
 		var ce *volume.CallError
 		if errors.As(err, &ce) && ce.Uncertain() && !ce.Unsent {
+			c.mu.Lock()
 			c.late[shared.CallKey(id)] = time.Now().Add(deadline(one))
+			c.mu.Unlock()
 		}
 		c.Log.Warn("cannot detach a volume from a host that is gone; it is tried again", "volume", id, "host", one.Target, "error", err)
 		return
