@@ -116,15 +116,15 @@ func (d Definitions) BeginCall(ctx context.Context, c volume.StorageCall, fn fun
 // EndCall stores the result of an announced call, and ends the call. The function fn returns the
 // definition after the call.
 func (d Definitions) EndCall(ctx context.Context, c volume.StorageCall, external string, fn func(volume.Volume) volume.Volume) (volume.SharedVolume, error) {
-	driver, sent := c.Driver, false
-	v, err := d.change(ctx, volume.Volume{ID: c.Volume, Driver: driver, ExternalID: external}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
-		if sent && !p.Call.Exists() {
+	var sent *volume.Record
+	v, err := d.change(ctx, volume.Volume{ID: c.Volume, Driver: c.Driver, ExternalID: external}, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
+		def, now := p.Volume.Value, p.Shown().Volume
+		if sent != nil && !p.Call.Exists() && p.Volume.Exists() && sent.SameDefinition(volume.Record{Volume: now}) {
 			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
 		}
 
-		sent = true
-		def := p.Volume.Value
-		def.Volume = fn(p.Shown().Volume)
+		def.Volume = fn(now)
+		sent = &volume.Record{Volume: def.Volume}
 		return p.EndStorageCall(who, c.ID, def)
 	})
 	if errors.Is(err, volume.ErrPluginUnavailable) {

@@ -172,6 +172,31 @@ func TestCreateSharedUnknown(t *testing.T) {
 	}
 }
 
+// TestCreateSharedTakenOverUnanswered loses the transaction with the answer of CreateVolume. Another host ends the
+// call meanwhile. The create does not claim success, and another host can repeat it.
+func TestCreateSharedTakenOverUnanswered(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "a", "b")
+	a, b := s.nodes["a"], s.nodes["b"]
+	over := false
+	a.store.SetFaults(func(txn shared.Txn) memory.Fault {
+		ends := func(o shared.Op) bool { return o.Kind == shared.OpDelete && o.Key == shared.CallKey("data") }
+		if over || !slices.ContainsFunc(txn.Then, ends) {
+			return memory.None
+		}
+		over = true
+		s.do(shared.Delete(shared.CallKey("data")))
+		return memory.Lost
+	})
+	_, _, err := a.Create(t.Context(), sharedSpec(), false)
+	want(t, "taken over", err, volume.ErrRefused, `another host has taken over the call for volume "data"`, `external_id "vol-1"`, "repeat the create")
+	r, _ := must(t)(b.Create(t.Context(), sharedSpec(), false))
+	if r.Volume.Provision != volume.Provisioned || !over {
+		t.Errorf("the repeated create has made %+v", r.Volume)
+	}
+	equal(t, "announced calls", s.keys("calls/"), []string(nil))
+}
+
 // TestLeaveCall checks that a call of unknown outcome ends after its deadline, and that the end of an
 // earlier call does not end a repetition.
 func TestLeaveCall(t *testing.T) {
