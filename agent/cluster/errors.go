@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -79,12 +80,20 @@ func classify(err error, sent bool) error {
 		return fmt.Errorf("%w: %s", shared.ErrDenied, text)
 	case code == codes.ResourceExhausted && strings.Contains(text, "larger than max"):
 		return fmt.Errorf("%w: %s", shared.ErrInvalid, text) // gRPC's limit, checked before etcd sees the request
+	case !sent && keptFromNetwork(text):
+		return fmt.Errorf("%w: the unit of the agent does not permit the network; run: systemctl daemon-reload && systemctl restart volagent", shared.ErrUnreachable)
 	case !sent && refusedByTLS(text):
 		return fmt.Errorf("%w: %s", shared.ErrDenied, text)
 	case !sent:
 		return fmt.Errorf("%w: %s", shared.ErrUnreachable, text)
 	}
 	return fmt.Errorf("%w: %s", shared.ErrUnknownOutcome, text)
+}
+
+// keptFromNetwork reports whether the text of a connection error says that this process may not use the
+// network: RestrictAddressFamilies= and IPAddressDeny= of systemd have these errors.
+func keptFromNetwork(text string) bool {
+	return strings.Contains(text, syscall.EAFNOSUPPORT.Error()) || strings.Contains(text, "connect: "+syscall.EPERM.Error())
 }
 
 // refusedByTLS reports whether the text of a connection error comes from TLS. gRPC gives only the

@@ -86,6 +86,39 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// TestLookHold checks that the report and InUse contain a hold on a shared volume without claims and
+// without mounts, because no agent would give the hold up.
+func TestLookHold(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "state.db")
+	db, err := statedb.Open(file, statedb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(t.Context(), func(tx *statedb.Tx) error {
+		tx.PutVolume(volume.Record{
+			Volume: volume.Volume{ID: "pg", PluginID: "p", Driver: "d", ExternalID: "e", Shared: true},
+			Node:   volume.NodeSide{Hold: volume.Hold{State: volume.Present, Operation: "o"}},
+		})
+		return nil
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+
+	in, err := Look(t.Context(), config.Dirs{Data: dir, Runtime: t.TempDir()}, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text, obstacles strings.Builder
+	if err := in.Text(&text); err != nil || !strings.Contains(text.String(), "hold in the cluster: present") {
+		t.Errorf("%v:\n%s", err, text.String())
+	}
+	if err := in.InUse(&obstacles); !errors.Is(err, ErrInUse) || obstacles.String() != `volume "pg" is held by this host in its cluster: volctl volume status pg`+"\n" {
+		t.Errorf("%v:\n%s", err, obstacles.String())
+	}
+}
+
 // TestLookWithoutDatabase checks the report for a host without a state database. The report must
 // contain a finding, and InUse must list nothing.
 func TestLookWithoutDatabase(t *testing.T) {

@@ -39,6 +39,8 @@ func (in *Report) InUse(w io.Writer) error {
 		switch {
 		case v.Attached != volume.Absent.String():
 			line("volume %q is attached to this host: %s", v.ID, suggest.Command("volctl volume status %s", v.ID))
+		case v.Hold != "":
+			line("volume %q is held by this host in its cluster: %s", v.ID, suggest.Command("volctl volume status %s", v.ID))
 		case len(v.PendingCalls) > 0:
 			line("volume %q: its plugin was not told yet that it is unmounted: %s", v.ID, suggest.Command("volctl wait --plugin %s", v.PluginID))
 		}

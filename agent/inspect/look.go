@@ -110,6 +110,9 @@ func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) Volum
 		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []Claim{}, Mounts: []Mount{}, PendingCalls: r.PendingCalls(), Guards: r.Guards,
 	}
 
+	if r.Node.Hold.State != volume.Absent {
+		v.Hold = r.Node.Hold.State.String()
+	}
 	for _, c := range r.Ordered() {
 		v.Claims = append(v.Claims, inspectClaim(c))
 	}

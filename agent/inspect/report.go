@@ -43,6 +43,7 @@ type Volume struct {
 	PluginID     string   `json:"plugin_id"`
 	ExternalID   string   `json:"external_id"`
 	Provision    string   `json:"provision,omitempty"`
+	Hold         string   `json:"hold,omitempty"` // right to use a shared volume; empty without one
 	Attached     string   `json:"attached"`
 	Staged       string   `json:"staged"`
 	Claims       []Claim  `json:"claims"`

@@ -51,6 +51,9 @@ func (in *Report) Text(w io.Writer) error {
 	list := func(title string, vs []Volume) {
 		for _, v := range vs {
 			line("%s %q  plugin %s  external id %q  attached %s  staged %s", title, v.ID, v.PluginID, v.ExternalID, v.Attached, v.Staged)
+			if v.Hold != "" {
+				line("  hold in the cluster: %s", v.Hold)
+			}
 			if v.Provision != "" {
 				line("  %s was begun and has not been seen to end", v.Provision)
 			}

@@ -104,9 +104,16 @@ func (r *runner) hasSystemd() bool {
 	return exec.Command("systemctl", "cat", "--quiet", unit).Run() == nil
 }
 
-// start enables and starts the unit, unless the user wants to do that. It reports whether it did.
+// start enables and starts the unit, unless the user wants to do that. It reports whether it did. In
+// both cases, systemd loads its units again. With cluster.yaml, the agent's unit permits the network.
 func (r *runner) start(ctx context.Context) (bool, error) {
-	if r.NoStart || !r.hasSystemd() {
+	if !r.hasSystemd() {
+		return false, nil
+	}
+	if r.NoStart {
+		if out, err := exec.CommandContext(ctx, "systemctl", "daemon-reload").CombinedOutput(); err != nil {
+			return false, wire.Errorf(api.CodeFailed, "systemctl daemon-reload", "cannot load the units of systemd again: %v: %s", err, out)
+		}
 		return false, nil
 	}
 	if out, err := exec.CommandContext(ctx, "systemctl", "enable", "--now", unit).CombinedOutput(); err != nil {

@@ -186,6 +186,7 @@ func TestHostGoesDown(t *testing.T) {
 	t.Parallel()
 	g := bootable(t, `mkdir -p /root/src/bin && cd /root/src && dpkg-deb -x /root/1.deb x && mv x/usr/bin/* bin/
 		cp -r x/usr/lib/systemd/system packaging && cp x/usr/lib/sysusers.d/volagent.conf packaging/sysusers.conf && cp x/etc/volagent/volagent.yaml packaging/
+		cp x/usr/lib/systemd/system-generators/volagent-cluster-generator packaging/
 		# Where no systemd runs, what is to be enabled is, and is not started.
 		export SYSTEMD_OFFLINE=1; make() { :; }; sudo() { "$@" || [ "$1 $2" = "systemctl enable" ]; }; `+readme(t, "make build\n"))
 	g.command("cmd", true)

@@ -51,6 +51,7 @@ func TestPackage(t *testing.T) {
 		{"metrics over TCP", (*packageGuest).testScraped},
 		{"runtime's commands", (*packageGuest).testOutside},
 		{"volumes of a runtime", (*packageGuest).testVolumes},
+		{"cluster", (*packageGuest).testCluster},
 		{"upgrade", (*packageGuest).testUpgrade},
 		{"a configuration that is refused", (*packageGuest).testBadConfig},
 		{"refused removal", (*packageGuest).testRefused},
@@ -140,6 +141,9 @@ var packageFiles = map[string]string{
 	"/usr/sbin/umount.csi -> ../bin/volctl":                            "l",
 	"/usr/lib/systemd/system/volagent.service":                         "-rw-r--r--",
 	"/usr/lib/systemd/system/volagent.socket":                          "-rw-r--r--",
+	"/usr/bin/volagent-etcd":                                           "-rwxr-xr-x",
+	"/usr/lib/systemd/system/volagent-etcd.service":                    "-rw-r--r--",
+	"/usr/lib/systemd/system-generators/volagent-cluster-generator":    "-rwxr-xr-x",
 	"/usr/lib/sysusers.d/volagent.conf":                                "-rw-r--r--",
 	"/usr/lib/tmpfiles.d/volagent.conf":                                "-rw-r--r--",
 	"/etc/volagent/volagent.yaml":                                      "-rw-r--r--",
@@ -225,6 +229,7 @@ type packageGuest struct {
 	*guest
 	writers []*scribe
 	plugins map[string]string // pids by plugin id
+	etcd    string            // pid of volagent-etcd, or empty
 	mounts  string
 }
 
@@ -248,6 +253,9 @@ func (p *packageGuest) untouched(after string) {
 		if r := p.try("test", "-d", "/proc/"+was); r.Code != 0 {
 			p.t.Errorf("after %s: the process of plugin %s is gone", after, id)
 		}
+	}
+	if pid := p.etcdPID(); p.etcd != "" && pid != p.etcd {
+		p.t.Errorf("after %s: volagent-etcd was process %s and is %s", after, p.etcd, pid)
 	}
 	if now := p.volumeMounts(); now != p.mounts {
 		p.t.Errorf("after %s the mounts are\n%s\nand were\n%s", after, now, p.mounts)
@@ -503,6 +511,7 @@ func (p *packageGuest) testRemove() {
 		p.t.Errorf("removal under a mount of /etc/fstab: exit %d\n%s%s", r.Code, r.Out, r.Err)
 	}
 	p.run("systemctl", "stop", "srv-line.mount")
+	p.leaveCluster()
 	p.run("volctl", "wait", "--volume", "line", "--for", "free", "--timeout", "60s")
 	p.run("dpkg", "-r", "volagent")
 	p.gone()
