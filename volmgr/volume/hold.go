@@ -235,13 +235,15 @@ func applyAcquire(r Record, out Outcome) Record {
 }
 
 // withoutHold returns the record after the host has given up its hold. If a claim was admitted
-// during that, the next Acquire uses the operation of the ended hold again.
+// during that, the next Acquire uses the operation of the ended hold again. It asks only for the right
+// that the remaining claims need.
 func (r Record) withoutHold() Record {
 	h := r.Node.Hold
 	r.Node.Hold = Hold{}
-	wanted := func(c Claim) bool { return c.Wanted }
-	if !h.Lost && slices.ContainsFunc(r.Ordered(), wanted) {
-		r.Node.Hold = Hold{Operation: h.Operation, Access: h.Access, Reader: h.Reader}
+	wanted := slices.DeleteFunc(r.Ordered(), func(c Claim) bool { return !c.Wanted })
+	if !h.Lost && len(wanted) > 0 {
+		writes := slices.ContainsFunc(wanted, func(c Claim) bool { return !c.ReadOnly || c.Adopted })
+		r.Node.Hold = Hold{Operation: h.Operation, Access: h.Access, Reader: h.Access == call.MultiNodeSingleWriter && !writes}
 	}
 
 	return r

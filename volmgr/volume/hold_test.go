@@ -211,6 +211,32 @@ func TestApplyHold(t *testing.T) {
 	}
 }
 
+// TestAcquireAgain gives up the hold of a host with claims that were admitted meanwhile. The next Acquire
+// asks for the right to write only if one of them writes.
+func TestAcquireAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		access call.AccessMode
+		change func(*volume.Claim)
+		reader bool
+	}{
+		{"a reader beside writers", call.MultiNodeSingleWriter, func(c *volume.Claim) { c.ReadOnly = true }, true},
+		{"a writer", call.MultiNodeSingleWriter, func(*volume.Claim) {}, false},
+		{"an adopted mount may be writable", call.MultiNodeSingleWriter, func(c *volume.Claim) { c.ReadOnly, c.Adopted = true, true }, false},
+		{"a mode without other writers", call.SingleNodeWriter, func(c *volume.Claim) { c.ReadOnly = true }, false},
+	} {
+		r := sharedMounted(t)
+		c := r.Claims["a"]
+		tt.change(&c)
+		r.Claims["a"] = c
+		r.Node.Hold.State, r.Node.Hold.Access = volume.Failed, tt.access
+		r, _ = volume.Apply(r, volume.Action{Kind: volume.GiveUp}, volume.Outcome{})
+		if h := r.Node.Hold; h.Reader != tt.reader || h.Access != tt.access {
+			t.Errorf("%s: the next hold is %+v", tt.name, h)
+		}
+	}
+}
+
 // TestLoadedHold checks the hold of a record after each way in which the previous agent can end.
 func TestLoadedHold(t *testing.T) {
 	for after, want := range map[volume.Stop]map[volume.Side]volume.Side{
