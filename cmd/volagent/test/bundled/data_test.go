@@ -2,10 +2,12 @@ package bundled_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +48,7 @@ func TestRestore(t *testing.T) {
 	}
 	r.refused(1, 2, "is damaged", "", "restore", damaged)
 	r.refused(1, 2, "not a complete backup", "", "restore", damaged+"2")
+	r.refusedRestores(file)
 	r.kill(1)
 
 	r.must(1, "", "restore", file)
@@ -87,6 +90,46 @@ func TestRestore(t *testing.T) {
 	r.must(1, "", "remove", "h2")
 	r.join(2)
 	r.votes([]int{1}, []int{2})
+}
+
+// refusedRestores checks that backups that are not of this cluster are refused before etcd of the
+// first host is stopped, and that nothing of the attempts stays.
+func (r *rig) refusedRestores(own string) {
+	r.t.Helper()
+	other := newRig(r.t)
+	other.first()
+	foreign := filepath.Join(r.dir, "foreign")
+	other.must(1, "", "backup", foreign)
+	other.kill(1)
+
+	raw := bytes.Repeat([]byte("x"), 4096) // with a hash that fits, and yet no database
+	sum := sha256.Sum256(raw)
+	nonsense := filepath.Join(r.dir, "nonsense")
+	if err := os.WriteFile(nonsense, append(raw, sum[:]...), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+
+	before := r.entries()
+	r.refused(1, 4, "the backup is of cluster", "", "restore", foreign)
+	r.refused(1, 2, "contains no database", "", "restore", nonsense)
+	r.refused(1, 2, "no such file", "", "restore", own+"-missing")
+	r.must(1, "", "token") // etcd still runs
+	if after := r.entries(); !slices.Equal(before, after) {
+		r.t.Errorf("the refused restores have changed the files of the host:\n%v\n%v", before, after)
+	}
+}
+
+// entries returns the names in the data directory of the first host.
+func (r *rig) entries() (names []string) {
+	r.t.Helper()
+	all, err := os.ReadDir(r.data(1))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 // TestFull checks that a full etcd is reported with the command that helps, and that the command
