@@ -97,14 +97,6 @@ func (s State) JoinAddress() string { return net.JoinHostPort(s.Address, strconv
 // RunsEtcd reports whether the host runs etcd.
 func (s State) RunsEtcd() bool { return s.Role != wire.RoleClient }
 
-// AgentNode returns the node id of the host's agent.
-func (s State) AgentNode() string {
-	if s.Node != "" {
-		return s.Node
-	}
-	return s.Name
-}
-
 // Names returns the names and addresses in the host's certificate.
 func (s State) Names() []string {
 	names := []string{s.Address, "localhost", "127.0.0.1", "::1"}

@@ -215,7 +215,7 @@ func (r *Registrar) add(ctx context.Context, c *member.Client, q Request, role w
 	if err != nil {
 		return err
 	}
-	h := member.Host{Host: q.Host, Role: role, Version: q.Version, CertEnd: period.End, Key: key}
+	h := member.Host{Host: q.Host, Role: role, Version: q.Version, CertEnd: period.End, Key: key, Machine: q.Machine}
 	raw, err := json.Marshal(h)
 	if err != nil {
 		return fmt.Errorf("cannot encode the host: %w", err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/etcd/wire"
+	"github.com/volagent/volagent/agent/machine"
 	"github.com/volagent/volagent/volmgr/shared"
 )
 
@@ -167,18 +168,35 @@ func TestFull(t *testing.T) {
 	r.must(1, "", "token")
 }
 
-// TestHolds checks that a host with holds cannot leave and is not removed.
+// TestHolds checks that a host with holds cannot leave and is not removed, also if its agent has another
+// node id than the name of the host.
 func TestHolds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.first()
 	r.join(2, "--client")
-	key := shared.HoldKey("h2", "db")
 	c := r.store(1)
-	r.do(c, shared.Put(key, []byte("{}")))
-	r.refused(1, 4, `holds 1 shared volumes (db)`, "", "remove", "h2")
-	r.refused(2, 4, `holds 1 shared volumes (db)`, "", "leave")
-	r.do(c, shared.Delete(key))
+	check := func(key, words string) {
+		t.Helper()
+		r.do(c, shared.Put(key, []byte("{}")))
+		r.refused(1, 4, words, "", "remove", "h2")
+		r.refused(2, 4, words, "", "leave")
+		r.do(c, shared.Delete(key))
+	}
+
+	check(shared.HoldKey("h2", "db"), `host "h2" holds shared volumes (db)`)
+	self := machine.Identity()
+	if self.ID == "" {
+		t.Log("this machine has no machine id, so the test cannot register an agent of it")
+	} else {
+		node, err := json.Marshal(shared.Node{Machine: self, State: shared.NodeReady})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.do(c, shared.Put(shared.NodeKey("agent-2"), node))
+		check(shared.HoldKey("agent-2", "db"), `host "h2", whose agent has the node id "agent-2", holds shared volumes (db)`)
+	}
+
 	r.must(2, "", "leave")
 	if st := r.status(1); len(st.Hosts) != 1 {
 		t.Errorf("after the leave: %+v", st.Hosts)
