@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/facts"
 	"github.com/volagent/volagent/agent/hold"
-	"github.com/volagent/volagent/agent/identity"
+	"github.com/volagent/volagent/agent/machine"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/overview"
 	"github.com/volagent/volagent/agent/provision"
@@ -44,7 +44,7 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	a.clusterStore = store
 	a.secrets.Allows = c.Allows
 	a.holds = hold.New(hold.Options{
-		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: identity.Machine(),
+		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: machine.Identity(),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
 		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry(); a.cleaner.Wake() },
 		Status: a.sharedStatus, Draining: a.db.Draining, Concerned: a.concerned, Admitted: a.metrics.Admitted,

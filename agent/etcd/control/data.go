@@ -60,7 +60,8 @@ func (r *runner) backup(ctx context.Context) (any, error) {
 	}}, nil
 }
 
-// restore makes this host the only member of a cluster with the data of a backup.
+// restore makes this host the only member of a cluster with the data of a backup. It stops etcd only
+// after it has made the new data from the backup, so a backup that is refused changes nothing.
 func (r *runner) restore(ctx context.Context) (any, error) {
 	s, err := r.dir.Load()
 	if err != nil {
@@ -69,28 +70,20 @@ func (r *runner) restore(ctx context.Context) (any, error) {
 	if !s.RunsEtcd() {
 		return nil, wire.Errorf(api.CodeRefused, "restore the backup on a member: volctl cluster status", "this host is a client, and runs no etcd")
 	}
-	if err := server.Check(r.File); err != nil {
+	s.Boot, s.EtcdCluster = daemon.Random(), ""
+	s.Members = []hostdir.Peer{{Name: s.Name, Client: s.ClientURL(), Peer: s.PeerURL(), Voter: true}}
+	fresh, meta, err := r.prepareRestore(ctx, s)
+	if err != nil {
 		return nil, err
 	}
+	defer fresh.Discard() //nolint:errcheck // after a success, nothing is left to remove
+
 	unlock, err := r.stop(ctx, false)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-
-	s.Boot, s.EtcdCluster = daemon.Random(), ""
-	s.Members = []hostdir.Peer{{Name: s.Name, Client: s.ClientURL(), Peer: s.PeerURL(), Voter: true}}
-	var meta shared.Meta
-	aside, err := server.Restore(ctx, r.dir, s, r.File, s.Prefix+"/v1/"+shared.MetaKey, func(old []byte) ([]byte, error) {
-		e, err := member.DecodeMeta(member.KV{Key: shared.MetaKey, Value: old, Mod: int64(len(old))})
-		if err != nil {
-			return nil, err
-		}
-		if meta, err = marked(e, s.ClusterID, r.now()); err != nil {
-			return nil, err
-		}
-		return e.Encode(meta), nil
-	})
+	aside, err := fresh.Install(r.now())
 	if err != nil {
 		return nil, err
 	}
@@ -111,6 +104,26 @@ func (r *runner) restore(ctx context.Context) (any, error) {
 		"on every other member: volctl cluster leave --forget, then volctl cluster join",
 		"when every host has registered: volctl cluster resume")
 	return done, nil
+}
+
+// prepareRestore makes the new data from the backup. It refuses a backup that is damaged, or of another
+// cluster.
+func (r *runner) prepareRestore(ctx context.Context, s hostdir.State) (fresh *server.Restored, meta shared.Meta, err error) {
+	key := s.Prefix + "/v1/" + shared.MetaKey
+	fresh, err = server.Prepare(ctx, r.dir, s, r.File, key, func(old []byte) ([]byte, error) {
+		if len(old) == 0 {
+			return nil, wire.Errorf(api.CodeRefused, "use a backup of this cluster", "the backup has no cluster under the prefix %s, so it is not of cluster %s", s.Prefix, s.ClusterID)
+		}
+		e, err := member.DecodeMeta(member.KV{Key: shared.MetaKey, Value: old, Mod: int64(len(old))})
+		if err != nil {
+			return nil, err
+		}
+		if meta, err = marked(e, s.ClusterID, r.now()); err != nil {
+			return nil, err
+		}
+		return e.Encode(meta), nil
+	})
+	return fresh, meta, err
 }
 
 // marked returns the description of a cluster after a restore: with a new epoch, and suspended.

@@ -15,6 +15,7 @@ import (
 	"github.com/volagent/volagent/agent/etcd/member"
 	"github.com/volagent/volagent/agent/etcd/quorum"
 	"github.com/volagent/volagent/agent/etcd/wire"
+	"github.com/volagent/volagent/agent/machine"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
@@ -86,7 +87,7 @@ func (r *runner) takeOut(ctx context.Context, c *member.Client, s hostdir.State,
 	if err != nil {
 		return err
 	}
-	h, known := hosts[name]
+	_, known := hosts[name]
 	for _, p := range join.Named(members, hosts) {
 		for j := range members {
 			if members[j].Peer == p.Peer {
@@ -106,7 +107,7 @@ func (r *runner) takeOut(ctx context.Context, c *member.Client, s hostdir.State,
 	if err != nil {
 		return err
 	}
-	if err := checkHolds(ctx, c, s, h, name); err != nil {
+	if err := checkHolds(ctx, c, s, hosts, name); err != nil {
 		return err
 	}
 
@@ -150,18 +151,44 @@ func deleteHost(ctx context.Context, dir hostdir.Dir, s hostdir.State, name stri
 	return err
 }
 
-// checkHolds refuses a host that has holds.
-func checkHolds(ctx context.Context, c *member.Client, s hostdir.State, h member.Host, name string) error {
-	node := name
-	if h.Node != "" {
-		node = h.Node
+// checkHolds refuses a host whose agent has holds. The agent may have another node id than the name of
+// the host.
+func checkHolds(ctx context.Context, c *member.Client, s hostdir.State, hosts map[string]member.Host, name string) error {
+	h := hosts[name]
+	h.Name = name // also for a member that has not stored itself
+	if name == s.Name {
+		h.Node, h.Machine = s.Node, machine.Identity()
 	}
-	ids, err := member.Holds(ctx, c, s.Prefix, node)
-	if err != nil || len(ids) == 0 {
+	nodes, err := member.Nodes(ctx, c, s.Prefix)
+	if err != nil {
 		return err
 	}
-	return wire.Errorf(api.CodeRefused, "on that host: volctl node drain",
-		"host %q holds %d shared volumes (%s); without it, no proof could show that it stopped writing", name, len(ids), strings.Join(ids[:min(len(ids), 3)], ", "))
+
+	for _, node := range member.NodesOf(h, hosts, nodes) {
+		ids, err := member.Holds(ctx, c, s.Prefix, node)
+		if err != nil {
+			return err
+		}
+		if len(ids) > 0 {
+			return holdsError(name, node, ids)
+		}
+	}
+	return nil
+}
+
+// holdsError returns the error for a host that cannot go, because its agent has holds.
+func holdsError(name, node string, ids []string) error {
+	const most = 10
+	list := strings.Join(ids[:min(len(ids), most)], ", ")
+	if more := len(ids) - most; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	who := fmt.Sprintf("host %q", name)
+	if node != name {
+		who += fmt.Sprintf(", whose agent has the node id %q,", node)
+	}
+	return wire.Errorf(api.CodeRefused, "on that host: volctl node drain; if its machine is gone for ever: "+suggest.Command("volctl node replace %s --reason TEXT -y", node),
+		"%s holds shared volumes (%s); without the host, no proof could show that it stopped writing", who, list)
 }
 
 func firstName(members []quorum.Member) string {

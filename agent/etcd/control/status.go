@@ -174,12 +174,15 @@ func noFailures(learners int) string {
 }
 
 // certProblem reports a certificate in the stored hosts that ends soon. Its begin is not stored, so a
-// share of the cluster's usual life counts as soon.
+// share of the cluster's usual life counts as soon. A member signs its own certificate, also after its
+// end. A client needs a member for that, and a certificate that is valid.
 func certProblem(now time.Time, life time.Duration, add func(fix, format string, args ...any), h wire.HostStatus) {
 	switch {
 	case h.CertEnd.IsZero():
+	case now.After(h.CertEnd) && h.Role == wire.RoleClient:
+		add("on that host: volctl cluster join, with a new token", "the certificate of host %q %s", h.Name, cert.Period{End: h.CertEnd}.Words(now))
 	case now.After(h.CertEnd):
-		add("on that host: volctl cluster join", "the certificate of host %q %s", h.Name, cert.Period{End: h.CertEnd}.Words(now))
+		add("on that host: systemctl restart volagent-etcd; a member renews its own certificate", "the certificate of host %q %s", h.Name, cert.Period{End: h.CertEnd}.Words(now))
 	case h.CertEnd.Sub(now) < life/6:
 		add("on that host: journalctl -u volagent-etcd", "the certificate of host %q ends at %s and could not be renewed", h.Name, h.CertEnd.UTC().Format("2006-01-02"))
 	}

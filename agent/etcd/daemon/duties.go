@@ -16,6 +16,7 @@ import (
 	"github.com/volagent/volagent/agent/etcd/quorum"
 	"github.com/volagent/volagent/agent/etcd/server"
 	"github.com/volagent/volagent/agent/etcd/wire"
+	"github.com/volagent/volagent/agent/machine"
 	"github.com/volagent/volagent/volmgr/shared"
 )
 
@@ -77,7 +78,7 @@ func (d *Daemon) publish(ctx context.Context, hosts map[string]member.Host) erro
 	}
 
 	old, ok := hosts[s.Name]
-	h := member.Host{Host: s.Host, Role: s.Role, Version: server.Version, CertEnd: period.End, Key: old.Key}
+	h := member.Host{Host: s.Host, Role: s.Role, Version: server.Version, CertEnd: period.End, Key: old.Key, Machine: machine.Identity()}
 	if ok && h.CertEnd.Equal(old.CertEnd) {
 		h.CertEnd = old.CertEnd // the same time may have another zone
 	}
@@ -183,7 +184,7 @@ func (d *Daemon) newCertificates(ctx context.Context, s hostdir.State, q join.Re
 
 // NewRequest makes a request with the keys of a host. It makes the keys that do not exist.
 func NewRequest(d hostdir.Dir, h wire.Host) (join.Request, error) {
-	q := join.Request{Host: h, Version: server.Version}
+	q := join.Request{Host: h, Version: server.Version, Machine: machine.Identity()}
 	for _, f := range []struct {
 		key string
 		csr *[]byte

@@ -2,7 +2,7 @@ package daemon
 
 import (
 	"errors"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,27 +61,31 @@ func (d *Daemon) Client() *member.Client {
 }
 
 // keep changes the state of the host and stores it. The client is renewed if other members answer
-// now.
+// now. If keep fails, neither the state nor the client changes, so the next round tries again.
 func (d *Daemon) keep(change func(*hostdir.State)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	old := strings.Join(d.state.Endpoints(), " ")
-	change(&d.state)
-	if err := d.dir.Save(d.state); err != nil {
-		return err
+	state, client := d.state, d.client
+	change(&state)
+	renewed := !slices.Equal(state.Endpoints(), d.state.Endpoints())
+	if renewed {
+		var err error
+		if client, err = member.Connect(d.dir, state); err != nil {
+			return err
+		}
 	}
-	if strings.Join(d.state.Endpoints(), " ") == old {
-		return nil
+	if err := d.dir.Save(state); err != nil {
+		if renewed {
+			client.Close()
+		}
+		return err
 	}
 
-	client, err := member.Connect(d.dir, d.state)
-	if err != nil {
-		return err
+	if renewed {
+		time.AfterFunc(roundLimit, d.client.Close) // a request of a host that joins may still use it
 	}
-	before := d.client
-	time.AfterFunc(roundLimit, before.Close) // a request of a host that joins may still use it
-	d.client = client
+	d.state, d.client = state, client
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -97,14 +98,6 @@ func (s State) JoinAddress() string { return net.JoinHostPort(s.Address, strconv
 // RunsEtcd reports whether the host runs etcd.
 func (s State) RunsEtcd() bool { return s.Role != wire.RoleClient }
 
-// AgentNode returns the node id of the host's agent.
-func (s State) AgentNode() string {
-	if s.Node != "" {
-		return s.Node
-	}
-	return s.Name
-}
-
 // Names returns the names and addresses in the host's certificate.
 func (s State) Names() []string {
 	names := []string{s.Address, "localhost", "127.0.0.1", "::1"}
@@ -126,6 +119,26 @@ func (s State) Endpoints() []string {
 		}
 	}
 	return urls
+}
+
+// AgentEndpoints returns the URLs of etcd for the agent: those of the voters, because a learner answers
+// only few requests. The host's own etcd is the first one if it votes. While the host knows no voter, the
+// list has all endpoints, so it is never empty on a host that has a cluster.
+func (s State) AgentEndpoints() []string {
+	var voters []string
+	for _, m := range s.Members {
+		switch {
+		case !m.Voter || m.Client == "":
+		case m.Client == s.ClientURL():
+			voters = slices.Insert(voters, 0, m.Client)
+		default:
+			voters = append(voters, m.Client)
+		}
+	}
+	if len(voters) == 0 {
+		return s.Endpoints()
+	}
+	return voters
 }
 
 func url(host string, port int) string {
@@ -225,7 +238,7 @@ type section struct {
 // WriteCluster writes the agent's cluster file if it differs, and reports whether it did. Keys that
 // an operator added are kept. A file that volagent-etcd did not write is not touched.
 func (d Dir) WriteCluster(s State) (bool, error) {
-	want := section{s.Endpoints(), d.Path(CACert), d.Path(AgentCert), d.Path(AgentKey), s.Prefix}
+	want := section{s.AgentEndpoints(), d.Path(CACert), d.Path(AgentCert), d.Path(AgentKey), s.Prefix}
 	old, err := os.ReadFile(d.ClusterFile())
 	switch {
 	case err == nil && !written(old):

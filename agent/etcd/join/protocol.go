@@ -21,6 +21,7 @@ import (
 	"github.com/volagent/volagent/agent/etcd/hostdir"
 	"github.com/volagent/volagent/agent/etcd/token"
 	"github.com/volagent/volagent/agent/etcd/wire"
+	"github.com/volagent/volagent/volmgr/shared"
 )
 
 // These are the paths of the protocol.
@@ -56,6 +57,9 @@ type Request struct {
 	Host    wire.Host `json:"host"`
 	Wish    wire.Role `json:"wish,omitempty"`
 	Version string    `json:"version"` // of the host's etcd
+
+	// Machine is the machine of the host.
+	Machine shared.Machine `json:"machine,omitzero"`
 
 	// HostCSR and AgentCSR are certificate requests in PEM format.
 	HostCSR  []byte `json:"host_csr"`

@@ -38,20 +38,18 @@ func (r *Registrar) Admit(ctx context.Context, q Request) (Answer, error) {
 	if err := q.check(); err != nil {
 		return Answer{}, err
 	}
-	r.one.Lock()
-	defer r.one.Unlock()
-
 	c := r.Client()
 	now := r.Now()
 	key := cert.Fingerprint(q.HostCSR)
-	kv, rec, err := readToken(ctx, c, q.ID)
+	// A request without a right token must not hold up others, so it is refused before the lock.
+	if _, _, err := checkToken(ctx, c, q, key, now); err != nil {
+		return Answer{}, err
+	}
+	r.one.Lock()
+	defer r.one.Unlock()
+	// Another host may have used the token since.
+	kv, rec, err := checkToken(ctx, c, q, key, now)
 	if err != nil {
-		return Answer{}, fmt.Errorf("cannot check the token: %w", err)
-	}
-	if kv.Mod == 0 {
-		return Answer{}, token.Unknown()
-	}
-	if err := rec.Check(q.Secret, key, now); err != nil {
 		return Answer{}, err
 	}
 
@@ -82,6 +80,12 @@ func (r *Registrar) Admit(ctx context.Context, q Request) (Answer, error) {
 	return a, nil
 }
 
+// These are the greatest lengths of texts in a request, in bytes. Anybody can send a request.
+const (
+	maxID   = 64 // of a token; volctl makes ids with 12
+	maxName = 128
+)
+
 // check refuses a request that can never succeed.
 func (q Request) check() error {
 	bad := func(format string, args ...any) error {
@@ -89,8 +93,12 @@ func (q Request) check() error {
 	}
 	h := q.Host
 	switch {
-	case h.Name == "" || len(h.Name) > 128 || strings.ContainsAny(h.Name, "=,/ \n"):
-		return bad("%q cannot be the name of a host: it must have 1 to 128 characters, without spaces and =,/", h.Name)
+	case len(q.ID) > maxID:
+		return token.Unknown()
+	case len(h.Name) > maxName:
+		return bad("the name of the host has %d bytes; at most %d are possible", len(h.Name), maxName)
+	case h.Name == "" || strings.ContainsAny(h.Name, "=,/ \n"):
+		return bad("%q cannot be the name of a host: it must not be empty or contain spaces and =,/", h.Name)
 	case h.Address == "":
 		return bad("the host names no address")
 	case slices.Contains([]string{"localhost", "0.0.0.0", "::"}, h.Address):
@@ -104,14 +112,22 @@ func (q Request) check() error {
 	return nil
 }
 
-// readToken reads the record of a token.
-func readToken(ctx context.Context, c *member.Client, id string) (member.KV, token.Record, error) {
+// checkToken reads the record of the request's token, and returns an error unless the host with the
+// given key may use the token.
+func checkToken(ctx context.Context, c *member.Client, q Request, key string, now time.Time) (member.KV, token.Record, error) {
 	var rec token.Record
-	kv, err := c.Get(ctx, member.TokenKey(id))
+	kv, err := c.Get(ctx, member.TokenKey(q.ID))
 	if err == nil && kv.Mod > 0 {
 		err = json.Unmarshal(kv.Value, &rec)
 	}
-	return kv, rec, err
+	switch {
+	case err != nil:
+		return kv, rec, fmt.Errorf("cannot check the token: %w", err)
+	case kv.Mod == 0:
+		return kv, rec, token.Unknown()
+	default:
+		return kv, rec, rec.Check(q.Secret, key, now)
+	}
 }
 
 // place decides the role of a host, and refuses one that does not fit.
@@ -215,7 +231,7 @@ func (r *Registrar) add(ctx context.Context, c *member.Client, q Request, role w
 	if err != nil {
 		return err
 	}
-	h := member.Host{Host: q.Host, Role: role, Version: q.Version, CertEnd: period.End, Key: key}
+	h := member.Host{Host: q.Host, Role: role, Version: q.Version, CertEnd: period.End, Key: key, Machine: q.Machine}
 	raw, err := json.Marshal(h)
 	if err != nil {
 		return fmt.Errorf("cannot encode the host: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
@@ -25,6 +26,19 @@ type Host struct {
 	Version string    `json:"version"` // of its etcd
 	CertEnd time.Time `json:"cert_end"`
 	Key     string    `json:"key"` // the fingerprint of its key
+
+	// Machine is the machine of the host. The agent registers in the cluster with the same value, so it
+	// shows which node id the agent of the host has.
+	Machine shared.Machine `json:"machine,omitzero"`
+}
+
+// AgentNode returns the node id that the operator has named for the host's agent, or the name of the
+// host. The agent may use another one.
+func (h Host) AgentNode() string {
+	if h.Node != "" {
+		return h.Node
+	}
+	return h.Name
 }
 
 // Hosts reads all hosts of the cluster.
@@ -100,6 +114,44 @@ func Nodes(ctx context.Context, c *Client, prefix string) (map[string]shared.Nod
 	}
 	return nodes, nil
 }
+
+// NodesOf returns the node ids of the agents on a host. A node belongs to the host that has its machine.
+// If no known host has its machine, the node id that the operator has named decides.
+func NodesOf(h Host, hosts map[string]Host, nodes map[string]shared.Node) (ids []string) {
+	if _, registered := nodes[h.AgentNode()]; !registered {
+		ids = append(ids, h.AgentNode())
+	}
+
+	var others []Host
+	for name, o := range hosts {
+		if name != h.Name {
+			others = append(others, o)
+		}
+	}
+	for id, n := range nodes {
+		if h.runs(id, n.Machine, others) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// runs reports whether the agent with a node id runs on the host.
+func (h Host) runs(id string, m shared.Machine, others []Host) bool {
+	named := h.AgentNode() == id
+	if same(h.Machine, m) {
+		// Machines that were cloned may have one identity.
+		onClone := slices.ContainsFunc(others, func(o Host) bool { return o.AgentNode() == id && same(o.Machine, m) })
+		return named || !onClone
+	}
+
+	elsewhere := slices.ContainsFunc(others, func(o Host) bool { return same(o.Machine, m) })
+	return named && !elsewhere
+}
+
+// same reports whether both values describe one machine. It is false if one of them is not known.
+func same(a, b shared.Machine) bool { return a.ID != "" && b.ID != "" && a.Differs(b) == "" }
 
 // Holds returns the volumes on which the host has a hold.
 func Holds(ctx context.Context, c *Client, prefix, node string) ([]string, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -57,52 +58,77 @@ func Check(file string) error {
 	if !bytes.Equal(h.Sum(nil), want) {
 		return wire.Errorf(api.CodeInvalid, "use another backup", "backup %q is damaged: its hash does not fit its content", file)
 	}
+	return checkDatabase(f, file)
+}
+
+// checkDatabase refuses a file that is no bbolt database. etcd's restore would panic.
+func checkDatabase(f io.ReaderAt, file string) error {
+	const at, magic = 16, 0xED0CDAED // of the first page: its header is 16 bytes long
+	first := make([]byte, 4)
+	if _, err := f.ReadAt(first, at); err != nil {
+		return fmt.Errorf("cannot read the backup: %w", err)
+	}
+	if binary.NativeEndian.Uint32(first) != magic {
+		return wire.Errorf(api.CodeInvalid, "use a file that volctl cluster backup wrote", "file %q is not a backup of a cluster: it contains no database", file)
+	}
 	return nil
 }
 
-// Restore makes the data of a new cluster from a snapshot. This host is its only member. Restore
-// passes the value of one key to the function change and stores the result, before any client can
-// read the data. The old data stays in a directory beside the new one, whose path Restore returns.
-func Restore(ctx context.Context, d hostdir.Dir, s hostdir.State, file, key string, change func(old []byte) ([]byte, error)) (aside string, err error) {
-	if err := Check(file); err != nil {
-		return "", err
-	}
+// Restored is the data of a new cluster in a directory beside the data of etcd. No etcd uses it yet.
+type Restored struct {
+	dir   hostdir.Dir
+	fresh string
+}
 
-	now := time.Now().UTC().Format("20060102T150405Z")
+// Prepare makes the data of a new cluster from a snapshot. This host is its only member. Prepare
+// passes the value of one key to the function change and stores the result, before any client can
+// read the data. Prepare does not touch the data of etcd, which may run meanwhile.
+func Prepare(ctx context.Context, d hostdir.Dir, s hostdir.State, file, key string, change func(old []byte) ([]byte, error)) (*Restored, error) {
+	if err := Check(file); err != nil {
+		return nil, err
+	}
 	fresh, err := os.MkdirTemp(d.Data, hostdir.EtcdDir+".restoring-") // created with mode 0700
 	if err != nil {
-		return "", fmt.Errorf("cannot create a directory for the restored data: %w", err)
+		return nil, fmt.Errorf("cannot create a directory for the restored data: %w", err)
 	}
-	defer func() {
-		if err != nil { // a copy of a large etcd must not fill the disk
-			err = errors.Join(err, os.RemoveAll(fresh)) //nolint:forbidigo // a new directory of root's, far from any mount
-		}
-	}()
 
+	r := &Restored{dir: d, fresh: fresh}
 	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: file, Name: s.Name, OutputDataDir: fresh, PeerURLs: []string{s.PeerURL()},
 		InitialCluster: s.Name + "=" + s.PeerURL(), InitialClusterToken: s.Boot,
 		RevisionBump: revisionBump, MarkCompacted: true,
 	})
 	if err != nil {
-		return "", fmt.Errorf("cannot restore the backup: %w", err)
+		err = wire.Errorf(api.CodeInvalid, "use a file that volctl cluster backup wrote", "backup %q cannot be restored: %v", file, err)
+		return nil, errors.Join(err, r.Discard())
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, restoreLimit)
 	defer cancel()
 	if err := edit(ctx, fresh, s, key, change); err != nil {
-		return "", err
+		return nil, errors.Join(err, r.Discard())
 	}
+	return r, nil
+}
 
-	old := d.Path(hostdir.EtcdDir)
-	aside = old + ".before-restore-" + now
+// Install replaces the data of etcd, which must not run. The old data stays in a directory beside the
+// new one, whose path Install returns.
+func (r *Restored) Install(now time.Time) (aside string, err error) {
+	old := r.dir.Path(hostdir.EtcdDir)
+	aside = old + ".before-restore-" + now.UTC().Format("20060102T150405Z")
 	if err := os.Rename(old, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("cannot move the old data of etcd: %w", err)
 	}
-	if err := os.Rename(fresh, old); err != nil {
+	if err := os.Rename(r.fresh, old); err != nil {
 		return "", fmt.Errorf("cannot move the restored data of etcd: %w", err)
 	}
 	return aside, hostdir.SyncDir(filepath.Dir(old))
+}
+
+// Discard removes the restored data, unless it was installed. A copy of a large etcd must not fill the
+// disk.
+func (r *Restored) Discard() error {
+	return os.RemoveAll(r.fresh) //nolint:forbidigo // a new directory of root's, far from any mount
 }
 
 // edit changes one key of restored data. It runs etcd without a network for that.

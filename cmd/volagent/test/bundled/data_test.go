@@ -2,15 +2,18 @@ package bundled_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/volagent/volagent/agent/etcd/wire"
+	"github.com/volagent/volagent/agent/machine"
 	"github.com/volagent/volagent/volmgr/shared"
 )
 
@@ -46,6 +49,7 @@ func TestRestore(t *testing.T) {
 	}
 	r.refused(1, 2, "is damaged", "", "restore", damaged)
 	r.refused(1, 2, "not a complete backup", "", "restore", damaged+"2")
+	r.refusedRestores(file)
 	r.kill(1)
 
 	r.must(1, "", "restore", file)
@@ -89,6 +93,46 @@ func TestRestore(t *testing.T) {
 	r.votes([]int{1}, []int{2})
 }
 
+// refusedRestores checks that backups that are not of this cluster are refused before etcd of the
+// first host is stopped, and that nothing of the attempts stays.
+func (r *rig) refusedRestores(own string) {
+	r.t.Helper()
+	other := newRig(r.t)
+	other.first()
+	foreign := filepath.Join(r.dir, "foreign")
+	other.must(1, "", "backup", foreign)
+	other.kill(1)
+
+	raw := bytes.Repeat([]byte("x"), 4096) // with a hash that fits, and yet no database
+	sum := sha256.Sum256(raw)
+	nonsense := filepath.Join(r.dir, "nonsense")
+	if err := os.WriteFile(nonsense, append(raw, sum[:]...), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+
+	before := r.entries()
+	r.refused(1, 4, "the backup is of cluster", "", "restore", foreign)
+	r.refused(1, 2, "contains no database", "", "restore", nonsense)
+	r.refused(1, 2, "no such file", "", "restore", own+"-missing")
+	r.must(1, "", "token") // etcd still runs
+	if after := r.entries(); !slices.Equal(before, after) {
+		r.t.Errorf("the refused restores have changed the files of the host:\n%v\n%v", before, after)
+	}
+}
+
+// entries returns the names in the data directory of the first host.
+func (r *rig) entries() (names []string) {
+	r.t.Helper()
+	all, err := os.ReadDir(r.data(1))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
 // TestFull checks that a full etcd is reported with the command that helps, and that the command
 // helps.
 func TestFull(t *testing.T) {
@@ -124,18 +168,35 @@ func TestFull(t *testing.T) {
 	r.must(1, "", "token")
 }
 
-// TestHolds checks that a host with holds cannot leave and is not removed.
+// TestHolds checks that a host with holds cannot leave and is not removed, also if its agent has another
+// node id than the name of the host.
 func TestHolds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.first()
 	r.join(2, "--client")
-	key := shared.HoldKey("h2", "db")
 	c := r.store(1)
-	r.do(c, shared.Put(key, []byte("{}")))
-	r.refused(1, 4, `holds 1 shared volumes (db)`, "", "remove", "h2")
-	r.refused(2, 4, `holds 1 shared volumes (db)`, "", "leave")
-	r.do(c, shared.Delete(key))
+	check := func(key, words string) {
+		t.Helper()
+		r.do(c, shared.Put(key, []byte("{}")))
+		r.refused(1, 4, words, "", "remove", "h2")
+		r.refused(2, 4, words, "", "leave")
+		r.do(c, shared.Delete(key))
+	}
+
+	check(shared.HoldKey("h2", "db"), `host "h2" holds shared volumes (db)`)
+	self := machine.Identity()
+	if self.ID == "" {
+		t.Log("this machine has no machine id, so the test cannot register an agent of it")
+	} else {
+		node, err := json.Marshal(shared.Node{Machine: self, State: shared.NodeReady})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.do(c, shared.Put(shared.NodeKey("agent-2"), node))
+		check(shared.HoldKey("agent-2", "db"), `host "h2", whose agent has the node id "agent-2", holds shared volumes (db)`)
+	}
+
 	r.must(2, "", "leave")
 	if st := r.status(1); len(st.Hosts) != 1 {
 		t.Errorf("after the leave: %+v", st.Hosts)

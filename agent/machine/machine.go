@@ -1,4 +1,6 @@
-package identity
+// Package machine identifies the machine on which a program runs. The agent and volagent-etcd use it, so
+// that the cluster can tell which of them run on the same machine.
+package machine
 
 import (
 	"strings"
@@ -17,8 +19,8 @@ const (
 // mostIDBytes is the maximum size of these files. They contain a UUID and a newline.
 const mostIDBytes = 128
 
-// Machine identifies this machine to a cluster. A value that the machine does not have is empty.
-func Machine() shared.Machine {
+// Identity identifies this machine to a cluster. A value that the machine does not have is empty.
+func Identity() shared.Machine {
 	return shared.Machine{ID: firstLine(machineIDFile), DMI: firstLine(productFile)}
 }
 

@@ -1,0 +1,88 @@
+package join
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/cluster/etcdtest"
+	"github.com/volagent/volagent/agent/etcd/hostdir"
+	"github.com/volagent/volagent/agent/etcd/member"
+	"github.com/volagent/volagent/agent/etcd/wire"
+)
+
+// TestTokenFirst checks that a request without a right token is refused at once, also while another host
+// joins. Otherwise anybody who reaches the port could hold up the hosts of the operator.
+func TestTokenFirst(t *testing.T) {
+	client := member.New(etcdtest.Start(t, 1).Endpoints(), nil)
+	t.Cleanup(client.Close)
+	host := wire.Host{Name: "h2", Address: "10.0.0.2", ClientPort: 1, PeerPort: 2, JoinPort: 3}
+	r := &Registrar{
+		State: func() hostdir.State { return hostdir.State{} }, Client: func() *member.Client { return client }, Now: time.Now,
+	}
+
+	r.one.Lock() // another host joins
+	defer r.one.Unlock()
+	for _, id := range []string{"unknown", strings.Repeat("x", 1000)} {
+		answered := make(chan error, 1)
+		go func() {
+			_, err := r.Admit(t.Context(), Request{ID: id, Secret: "s", Host: host})
+			answered <- err
+		}()
+		select {
+		case err := <-answered:
+			if err == nil || !strings.Contains(err.Error(), "does not know this join token") {
+				t.Errorf("a request with the token %.10q: %v", id, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("a request with the token %.10q waits for another host", id)
+		}
+	}
+}
+
+// TestLimitedConnections checks that a connection over the limit waits until another one has ended.
+func TestLimitedConnections(t *testing.T) {
+	sock, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limited(sock, 1)
+	t.Cleanup(func() { _ = l.Close() })
+	for range 2 {
+		c, err := net.Dial("tcp", sock.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+
+	first, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan error, 1)
+	closed := make(chan struct{})
+	go func() {
+		second, err := l.Accept()
+		select {
+		case <-closed:
+		default:
+			t.Error("the second connection did not wait for the end of the first one")
+		}
+		if err == nil {
+			err = second.Close()
+		}
+		accepted <- err
+	}()
+	if len(l.(limitedListener).free) > 0 {
+		t.Fatal("the first connection does not count")
+	}
+	close(closed)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+}
