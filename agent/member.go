@@ -44,7 +44,7 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	a.clusterStore = store
 	a.secrets.Allows = c.Allows
 	a.holds = hold.New(hold.Options{
-		Store: store, Endpoints: strings.Join(c.Endpoints, ", "), Node: a.node.ID, Boot: a.node.Boot, Machine: machine.Identity(),
+		Store: store, Endpoints: a.etcdAddresses, Node: a.node.ID, Boot: a.node.Boot, Machine: machine.Identity(),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
 		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry(); a.cleaner.Wake() },
 		Status: a.sharedStatus, Draining: a.db.Draining, Concerned: a.concerned, Admitted: a.metrics.Admitted,
@@ -64,7 +64,7 @@ func (a *Agent) overview() service.Overview {
 
 // reader returns the reader of the cluster's keys.
 func (a *Agent) reader() *overview.Service {
-	return &overview.Service{Store: a.clusterStore, Endpoints: strings.Join(a.c.Cluster.Endpoints, ", "), Node: a.node.ID, Member: a.holds, Now: time.Now}
+	return &overview.Service{Store: a.clusterStore, Endpoints: a.etcdAddresses, Node: a.node.ID, Member: a.holds, Now: time.Now}
 }
 
 // clusterFacts returns the doctor's access to the cluster, or nil without a cluster.

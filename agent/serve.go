@@ -60,6 +60,7 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 			wg.Go(func() { a.holds.Run(running) })
 			wg.Go(func() { a.tasks.Run(running) })
 			wg.Go(func() { a.cleaner.Run(running) })
+			wg.Go(func() { a.followEndpoints(running) })
 		}
 		wg.Go(func() { plugins.RecoverTests(running, a.plugins.Usage, a.tests, a.log) })
 		wg.Go(func() { a.files.Run(running) })
@@ -170,8 +171,11 @@ func (a *Agent) reload() {
 
 	a.log.SetLevel(hclog.LevelFromString(c.LogLevel))
 	c.LogLevel = a.c.LogLevel
+	if a.takeEndpoints(c.Cluster) {
+		c.Cluster.Endpoints = a.c.Cluster.Endpoints
+	}
 	if !c.Equal(a.c) {
-		a.log.Warn("a change of the configuration other than log_level takes effect at the next start")
+		a.log.Warn("a change of the configuration other than log_level and the endpoints of the cluster takes effect at the next start")
 	}
 	if err := a.plugins.Reload(); err != nil {
 		a.log.Error("the plugin files were not reloaded", "error", err)

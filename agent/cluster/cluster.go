@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,8 +75,9 @@ type Store struct {
 	progress sync.Once // starts the goroutine that asks for the progress of the watches
 	watching atomic.Int64
 
-	mu     sync.Mutex
-	etcdID uint64 // id of the etcd cluster, or 0 before the first answer
+	mu        sync.Mutex
+	etcdID    uint64 // id of the etcd cluster, or 0 before the first answer
+	endpoints []string
 }
 
 var _ shared.Store = (*Store)(nil)
@@ -96,7 +99,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.Log = hclog.NewNullLogger()
 	}
 
-	s := &Store{o: o, keys: codec(o.Prefix + "/v1/"), login: &login{user: o.User, password: o.Password}}
+	s := &Store{o: o, keys: codec(o.Prefix + "/v1/"), login: &login{user: o.User, password: o.Password}, endpoints: o.Endpoints}
 	s.ctx, s.close = context.WithCancel(ctx)
 	client, err := dial(s.ctx, o, s.login)
 	if err != nil {
@@ -119,6 +122,32 @@ func (s *Store) Close() error {
 		return nil // the client reports the end of its own context
 	}
 	return err
+}
+
+// Endpoints returns the URLs of etcd.
+func (s *Store) Endpoints() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.endpoints)
+}
+
+// SetEndpoints replaces the URLs of etcd. Calls and watches continue on the connections that stay, and
+// watches whose connection ends begin again on another one. All endpoints must belong to the same etcd
+// cluster as before, and have TLS or none as before.
+func (s *Store) SetEndpoints(endpoints []string) error {
+	err := checkEndpoints(endpoints)
+	if err == nil && strings.HasPrefix(endpoints[0], "https://") != strings.HasPrefix(s.o.Endpoints[0], "https://") {
+		err = fmt.Errorf("the endpoint %q differs from %q in the use of TLS", endpoints[0], s.o.Endpoints[0])
+	}
+	if err != nil {
+		return fmt.Errorf("cannot use other endpoints of etcd: %w", err)
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endpoints = slices.Clone(endpoints)
+	s.client.SetEndpoints(s.endpoints...)
+	return nil
 }
 
 // ClusterID implements shared.Store.
@@ -233,10 +262,10 @@ func (s *Store) note(err error) {
 		return
 	}
 	if silent {
-		s.o.Log.Warn("etcd does not answer; operations that need the cluster wait", "endpoints", s.o.Endpoints, "error", err)
+		s.o.Log.Warn("etcd does not answer; operations that need the cluster wait", "endpoints", s.Endpoints(), "error", err)
 		return
 	}
-	s.o.Log.Info("etcd answers again", "endpoints", s.o.Endpoints)
+	s.o.Log.Info("etcd answers again", "endpoints", s.Endpoints())
 }
 
 // callOptions returns the gRPC options of each call.

@@ -56,7 +56,7 @@ func TestGiveUpUnknown(t *testing.T) {
 		}
 	}
 
-	s := New(Options{Store: &lossyStore{Store: store}, Node: "h1", Events: func(...volume.Event) {}, Log: hclog.NewNullLogger()})
+	s := New(Options{Store: &lossyStore{Store: store}, Endpoints: etcd, Node: "h1", Events: func(...volume.Event) {}, Log: hclog.NewNullLogger()})
 	s.who, s.away = shared.Asker{Node: "h1", Incarnation: 1, Era: shared.Era{Epoch: 1}}, ""
 	r := volume.Record{Volume: volume.Volume{ID: "db", Shared: true}}
 	r.Node.Hold = volume.Hold{State: volume.Failed, Operation: "o", Since: time.Now()}

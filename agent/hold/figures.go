@@ -36,7 +36,7 @@ type Lane struct {
 // Figures returns the current figures. It reads only memory.
 func (s *Service) Figures() Figures {
 	now := time.Now()
-	f := Figures{Endpoints: s.Endpoints, Lag: s.lag.of(now)}
+	f := Figures{Endpoints: s.Endpoints(), Lag: s.lag.of(now)}
 	for in := range laneCount {
 		length, age := s.lanes.queue(in, now)
 		f.Lanes = append(f.Lanes, Lane{Name: laneNames[in], Length: length, Age: age})

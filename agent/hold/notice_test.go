@@ -35,7 +35,8 @@ func TestChangedBy(t *testing.T) {
 func TestRemoved(t *testing.T) {
 	var evs []volume.Event
 	s := New(Options{
-		Node: "a", Events: func(more ...volume.Event) { evs = append(evs, more...) }, Concerned: func(id string) bool { return id == "db" },
+		Endpoints: etcd,
+		Node:      "a", Events: func(more ...volume.Event) { evs = append(evs, more...) }, Concerned: func(id string) bool { return id == "db" },
 	})
 	for _, c := range []struct {
 		value string

@@ -59,7 +59,7 @@ func (s *Service) words(err error) string {
 	if errors.As(err, &refused) {
 		return "the cluster does not accept this host: " + refused.Message
 	}
-	return fmt.Sprintf("etcd at %s: %v", s.Endpoints, err)
+	return fmt.Sprintf("etcd at %s: %v", s.Endpoints(), err)
 }
 
 // register raises the incarnation of this host in the cluster. It then compares the holds of this
@@ -121,7 +121,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 	}
 
 	s.Events(volume.Event{
-		Type: volume.EventNodeRegistered, Message: fmt.Sprintf("registered as host %q, incarnation %d, in etcd at %s", s.Node, who.Incarnation, s.Endpoints),
+		Type: volume.EventNodeRegistered, Message: fmt.Sprintf("registered as host %q, incarnation %d, in etcd at %s", s.Node, who.Incarnation, s.Endpoints()),
 	})
 	s.setReachable(who)
 	s.resolveScopes(ctx)

@@ -36,7 +36,7 @@ func TestIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := New(Options{Store: store, Node: "h1", Draining: func() bool { return false }})
+	s := New(Options{Store: store, Endpoints: etcd, Node: "h1", Draining: func() bool { return false }})
 	s.who, s.away = shared.Asker{Node: "h1", Incarnation: 1, Era: shared.Era{Epoch: 1}}, ""
 
 	for _, c := range []struct {

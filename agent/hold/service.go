@@ -68,7 +68,7 @@ type Host interface {
 // Options are the dependencies of a Service.
 type Options struct {
 	Store     shared.Store
-	Endpoints string // the store's addresses, for messages
+	Endpoints func() string // the store's addresses, for messages
 	Node      string
 	Boot      string
 	Machine   shared.Machine
@@ -210,7 +210,7 @@ func (s *Service) setReachable(who shared.Asker) {
 		return
 	}
 	if told {
-		s.Events(volume.Event{Type: volume.EventClusterReachable, Message: "etcd at " + s.Endpoints + " answers again"})
+		s.Events(volume.Event{Type: volume.EventClusterReachable, Message: "etcd at " + s.Endpoints() + " answers again"})
 	}
 
 	for _, r := range s.Records.Volumes() {
@@ -228,7 +228,7 @@ func (s *Service) noteError(err error) {
 	switch {
 	case errors.Is(err, context.Canceled):
 	case errors.Is(err, shared.ErrUnreachable), errors.Is(err, shared.ErrFull), errors.Is(err, shared.ErrDenied), errors.Is(err, shared.ErrUnsupported):
-		s.setAway(fmt.Sprintf("etcd at %s: %v", s.Endpoints, err))
+		s.setAway(fmt.Sprintf("etcd at %s: %v", s.Endpoints(), err))
 		s.registerAgain()
 	case errors.Is(err, shared.ErrWentBack):
 		s.setAway(s.words(err))

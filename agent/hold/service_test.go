@@ -13,7 +13,7 @@ import (
 // a deadline does.
 func TestCancelled(t *testing.T) {
 	told := 0
-	s := New(Options{Events: func(...volume.Event) { told++ }})
+	s := New(Options{Endpoints: etcd, Events: func(...volume.Event) { told++ }})
 	s.away = ""
 	for _, c := range []struct {
 		cause error
@@ -28,3 +28,6 @@ func TestCancelled(t *testing.T) {
 		}
 	}
 }
+
+// etcd returns the address of the store in the messages of these tests.
+func etcd() string { return "memory" }

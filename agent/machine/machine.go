@@ -1,5 +1,5 @@
 // Package machine identifies the machine on which a program runs. The agent and volagent-etcd use it, so
-// that the cluster can tell which of them run on the same machine.
+// that the cluster can recognise programs on the same machine.
 package machine
 
 import (

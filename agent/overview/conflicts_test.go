@@ -26,7 +26,7 @@ func newService(t *testing.T, ops ...shared.Op) *Service {
 	if _, err := store.Do(t.Context(), shared.Txn{Then: ops}); err != nil {
 		t.Fatal(err)
 	}
-	return &Service{Store: store, Node: "h", Member: reachable{}, Now: time.Now}
+	return &Service{Store: store, Endpoints: func() string { return "memory" }, Node: "h", Member: reachable{}, Now: time.Now}
 }
 
 // TestTaken compares volumes of a host with the shared volume "db" on the storage "disk-1".

@@ -27,8 +27,8 @@ type Membership interface {
 // Service reads from the store of a cluster. Its methods are safe for concurrent use.
 type Service struct {
 	Store     shared.Store
-	Endpoints string // the store's addresses, for messages
-	Node      string // the name of this host
+	Endpoints func() string // the store's addresses, for messages
+	Node      string        // the name of this host
 	Member    Membership
 	Now       func() time.Time
 }
@@ -54,5 +54,5 @@ func (s *Service) begin(ctx context.Context) (context.Context, context.CancelFun
 
 // unreadable returns the error of a read for people.
 func (s *Service) unreadable(what string, err error) error {
-	return volume.Errorf(volume.ErrPluginUnavailable, "cannot read %s from etcd at %s: %v", what, s.Endpoints, err).WithHint("volctl node status")
+	return volume.Errorf(volume.ErrPluginUnavailable, "cannot read %s from etcd at %s: %v", what, s.Endpoints(), err).WithHint("volctl node status")
 }

@@ -61,7 +61,7 @@ func newSite(t *testing.T, names ...string) *site {
 		caps := &n.view.Info.Caps
 		caps.Expand, caps.NodeExpand, caps.Modify, caps.Attach, caps.Stage = true, true, true, true, true
 		n.holds = hold.New(hold.Options{
-			Store: n.store, Endpoints: "memory", Node: name, Boot: "boot", Records: n, Wake: func(string) {}, Reachable: func() {},
+			Store: n.store, Endpoints: func() string { return "memory" }, Node: name, Boot: "boot", Records: n, Wake: func(string) {}, Reachable: func() {},
 			StagingPath: func(_, id string) string { return "/s/" + id }, Uses: func(driver, external string) string { return n.Uses(driver, external) },
 			Concerned: func(string) bool { return false },
 			Status:    func() shared.Status { return shared.Status{} }, Draining: func() bool { return false }, Admitted: func(time.Duration) {},

@@ -59,9 +59,9 @@ func Listen(address string, r *Registrar, log hclog.Logger) (*Listener, error) {
 	return l, nil
 }
 
-// maxConns limits the connections of the join port. Anybody can open one, and each of them costs etcd,
-// which runs in the same process, a file and memory. A connection without a request ends after the read
-// timeout.
+// maxConns limits the connections of the join port. Every host in the network can open one, and each of
+// them costs etcd, which runs in the same process, a file and memory. A connection without a request ends
+// after the read timeout.
 const maxConns = 256
 
 // limitedListener is a listener with a limited number of connections. Further ones wait in the kernel.

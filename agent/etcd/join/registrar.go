@@ -80,7 +80,7 @@ func (r *Registrar) Admit(ctx context.Context, q Request) (Answer, error) {
 	return a, nil
 }
 
-// These are the greatest lengths of texts in a request, in bytes. Anybody can send a request.
+// These are the greatest lengths of texts in a request, in bytes. Every host in the network can send a request.
 const (
 	maxID   = 64 // of a token; volctl makes ids with 12
 	maxName = 128

@@ -13,7 +13,7 @@ import (
 )
 
 // TestTokenFirst checks that a request without a right token is refused at once, also while another host
-// joins. Otherwise anybody who reaches the port could hold up the hosts of the operator.
+// joins. Otherwise any program that reaches the port could delay the hosts of the operator.
 func TestTokenFirst(t *testing.T) {
 	client := member.New(etcdtest.Start(t, 1).Endpoints(), nil)
 	t.Cleanup(client.Close)

@@ -87,7 +87,7 @@ func join(b *testing.B, etcd *etcdtest.Cluster, node string, records map[string]
 	m := &member{records: &memoryRecords{records: records}}
 	reachable := make(chan struct{}, 1)
 	m.Service = hold.New(hold.Options{
-		Store: openStore(b, etcd), Endpoints: "etcd", Node: node, Boot: "boot-" + node, Machine: shared.Machine{ID: node},
+		Store: openStore(b, etcd), Endpoints: func() string { return "etcd" }, Node: node, Boot: "boot-" + node, Machine: shared.Machine{ID: node},
 		Records: m.records, StagingPath: func(_, id string) string { return "/staging/" + id }, Wake: func(string) {},
 		Reachable: func() {
 			select {
