@@ -12,7 +12,7 @@ import (
 )
 
 // TestNewEndpoints changes the endpoints in cluster.yaml while the agent runs, as volagent-etcd does when
-// the members change. Then the only member that the agent knew at its start ends. The agent goes on
+// the members change. Then the only member that the agent knew at its start ends. The agent continues
 // with the new ones.
 func TestNewEndpoints(t *testing.T) {
 	t.Parallel()
