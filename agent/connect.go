@@ -120,6 +120,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 
 	a.volumes = provision.New(provision.Options{
 		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs, Cluster: a.sharedVolumes(), Allowed: a.c.Cluster.Allows, Node: a.node.ID,
+		Controllers: a.controllers(),
 	})
 
 	a.files = volumefiles.New(volumefiles.Options{

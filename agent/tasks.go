@@ -6,6 +6,7 @@ import (
 
 	"github.com/volagent/volagent/agent/hold/clean"
 	"github.com/volagent/volagent/agent/hold/task"
+	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/call"
@@ -35,6 +36,14 @@ func (a *Agent) connectTasks(store shared.Store) error {
 	return nil
 }
 
+// controllers returns the controllers of other hosts, or nil if no cluster is configured.
+func (a *Agent) controllers() provision.Controllers {
+	if a.tasks == nil {
+		return nil
+	}
+	return task.Controllers{Service: a.tasks}
+}
+
 // wakeShared makes the queue look at all shared volumes again.
 func (a *Agent) wakeShared() {
 	for _, r := range a.db.Volumes() {
@@ -47,7 +56,7 @@ func (a *Agent) wakeShared() {
 // forStep returns the client that makes the call of one step. Another host makes the controller
 // calls for a shared volume if the plugin of this host has no controller.
 func (a *Agent) forStep(v volume.Volume, k call.Method) (call.Caller, error) {
-	if a.tasks != nil && v.Shared && k.Service() == call.Controller && task.Needed(a.plugins.View(v.PluginID)) {
+	if a.tasks != nil && v.Shared && k.Service() == call.Controller && a.plugins.View(v.PluginID).LacksController() {
 		return task.Remote{Service: a.tasks, Volume: v}, nil
 	}
 	return a.plugins.ForStep(v, k)

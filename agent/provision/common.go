@@ -18,72 +18,13 @@ import (
 // need.
 type common struct {
 	Options
+	pluginFinder
 	beginning registering
 }
 
-// pluginWait limits how long a request waits for a plugin that is starting.
-const pluginWait = 30 * time.Second
-
-// pluginInfo returns the name, version and capabilities of a plugin. If the plugin is down,
-// pluginInfo returns the values from its last start.
-func (s *common) pluginInfo(ctx context.Context, id string) (plugin.Info, error) {
-	v, err := s.view(id)
-	if err != nil || v.Info.Driver != "" {
-		return v.Info, err
-	}
-	return s.awaitInfo(ctx, id)
-}
-
-// awaitPlugin waits until the plugin is ready, and returns its name, version and capabilities.
-func (s *common) awaitPlugin(ctx context.Context, id string) (plugin.Info, error) {
-	if _, err := s.view(id); err != nil {
-		return plugin.Info{}, err
-	}
-	return s.awaitInfo(ctx, id)
-}
-
-// view returns the state of a plugin. It fails if no such plugin is configured, or if the agent
-// calls no plugin.
-func (s *common) view(id string) (plugin.View, error) {
-	if err := s.checkHalt(id); err != nil {
-		return plugin.View{}, err
-	}
-
-	v := s.Plugins.View(id)
-	if !v.Known {
-		return plugin.View{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
-	}
-
-	return v, nil
-}
-
-func (s *common) awaitInfo(ctx context.Context, id string) (plugin.Info, error) {
-	ctx, cancel := context.WithTimeout(ctx, pluginWait)
-	defer cancel()
-
-	if err := s.Plugins.Await(ctx, id); err != nil {
-		return plugin.Info{}, err
-	}
-
-	return s.Plugins.View(id).Info, nil
-}
-
-// checkHalt returns an error if the agent calls no plugin.
-func (s *common) checkHalt(pluginID string) error {
-	if s.Halt == "" {
-		return nil
-	}
-	return volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", pluginID, s.Halt)
-}
-
-// provisioner returns the plugin of a volume and the secrets for a call about the volume.
-func (s *common) provisioner(v volume.Volume) (call.Caller, call.Secrets, error) {
-	p, err := s.Plugins.Provisioner(v.PluginID)
-	if err != nil {
-		return nil, nil, err
-	}
-	secrets, err := s.Secrets(v)
-	return p, secrets, err
+// newCommon returns the common part of a Service.
+func newCommon(o Options) *common {
+	return &common{Options: o, pluginFinder: pluginFinder{o}}
 }
 
 // checkSpec checks a volume file, without regard to the state of the volume. A volume that is

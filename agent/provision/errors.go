@@ -35,7 +35,7 @@ func kindOf(err error) error {
 	switch {
 	case errors.As(err, &ce) && ce.Code == volume.CodeDeadlineExceeded:
 		return volume.ErrTimeout
-	case errors.As(err, &ce) && ce.Code == volume.CodeUnavailable:
+	case errors.As(err, &ce) && (ce.Code == volume.CodeUnavailable || ce.Code == volume.CodeNoExecutor):
 		return volume.ErrPluginUnavailable
 	case ce == nil:
 		var e *volume.Error
@@ -54,6 +54,10 @@ func refusal(pluginID string, cause error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
 		return cause
+	}
+
+	if ce.Code == volume.CodeNoExecutor {
+		return volume.Errorf(volume.ErrPluginUnavailable, "%s", ce.Message).WithHint("start the agent of a host that has the controller")
 	}
 
 	kind := map[string]error{

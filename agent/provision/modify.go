@@ -65,6 +65,9 @@ func (s *modifier) checkModify(ctx context.Context, v volume.Volume) error {
 	}
 
 	info, err := s.pluginInfo(ctx, v.PluginID)
+	if err == nil && s.remote(v) {
+		info, err = s.awaitController(ctx, v)
+	}
 	if err != nil {
 		return err
 	}

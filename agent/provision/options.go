@@ -103,6 +103,21 @@ type Plugins interface {
 	Reporter(pluginID string) (call.Caller, error)
 }
 
+// Controllers lets other hosts make controller calls, if the plugin of this host has no controller.
+type Controllers interface {
+	// AwaitController waits until another host can make the calls for a volume. It returns the view of
+	// the plugin with this controller, or an ErrPluginUnavailable.
+	AwaitController(ctx context.Context, v volume.Volume, own plugin.View) (plugin.View, error)
+	// Borrow returns the view of the plugin with the controllers of other hosts, as far as this host
+	// knows them.
+	Borrow(v volume.Volume, own plugin.View) plugin.View
+	// Caller returns the client by which other hosts make announced calls for a volume. They resolve the
+	// secrets of the volume themselves.
+	Caller(v volume.Volume) call.Caller
+	// Hosts returns the hosts that have a controller of a plugin.
+	Hosts(ctx context.Context, pluginID, driver string) ([]string, error)
+}
+
 // Seal encrypts the secret values that a volume file contains before the agent stores them.
 type Seal interface {
 	// Seal returns the secret references of the volume, with every literal value encrypted. If had
@@ -140,6 +155,10 @@ type Options struct {
 
 	// Cluster keeps the shared volumes. It is nil if no cluster is configured.
 	Cluster Cluster
+
+	// Controllers lets other hosts make the controller calls for shared volumes. It is nil if no cluster
+	// is configured.
+	Controllers Controllers
 
 	// Allowed returns an error if the definition of a shared volume may not use a secret on this
 	// host.

@@ -5,6 +5,7 @@
 //	service.go     Service, which joins the parts
 //	options.go     the dependencies
 //	common.go      operations that several parts need
+//	plugins.go     the plugin for an operation, on this host or on others
 //	errors.go      errors of failed calls, and errors about missing volumes
 //	register.go    Register, and changes by a volume file
 //	create.go      Create
@@ -37,7 +38,7 @@ type Service struct {
 
 // New returns a service with the given dependencies.
 func New(o Options) *Service {
-	c := &common{Options: o}
+	c := newCommon(o)
 	s := &Service{
 		expander: expander{c}, modifier: modifier{c}, snapshotter: snapshotter{common: c},
 		reporter: reporter{common: c}, storageReader: storageReader{c},

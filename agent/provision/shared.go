@@ -220,14 +220,21 @@ func (s *common) sharedRecord(ctx context.Context, id string) (r volume.Record, 
 // storageCall describes a new call for a shared volume.
 func (s *common) storageCall(v volume.Volume, method call.Method) volume.StorageCall {
 	return volume.StorageCall{
-		ID: rand.Text(), Volume: v.ID, Driver: v.Driver, Call: method, Deadline: s.Plugins.View(v.PluginID).ControllerTimeout,
+		ID: rand.Text(), Volume: v.ID, Driver: v.Driver, Call: method, Deadline: s.controllerTimeout(v),
 	}
 }
 
-// uncertain reports whether a failed call may have had an effect.
+// uncertain reports whether a failed call may have had an effect. An earlier attempt may have had one
+// even if this call was not sent.
 func uncertain(err error) bool {
 	var ce *volume.CallError
-	return errors.As(err, &ce) && ce.Uncertain()
+	return errors.As(err, &ce) && ce.Uncertain() && !ce.Unsent
+}
+
+// unsent reports whether the plugin has not received a failed call.
+func unsent(err error) bool {
+	var ce *volume.CallError
+	return errors.As(err, &ce) && ce.Unsent
 }
 
 // same returns a volume unchanged.

@@ -67,7 +67,7 @@ func (s *registrar) mergeShared(ctx context.Context, had volume.SharedVolume, sp
 		return s.record(had), volume.Change{Outcome: volume.Unchanged}, nil
 	}
 
-	if _, err := s.Secrets(now); err != nil {
+	if err := s.checkSecrets(now); err != nil {
 		return failed(err)
 	}
 	if err := s.checkOffered(ctx, had.Volume, now); err != nil {
@@ -119,50 +119,17 @@ func (s *modifier) modifyShared(ctx context.Context, had volume.SharedVolume, as
 	if err := s.checkModify(ctx, had.Volume); err != nil {
 		return failed(err)
 	}
-	if _, err := s.awaitPlugin(ctx, had.Volume.PluginID); err != nil {
+	if _, err := s.awaitController(ctx, had.Volume); err != nil {
 		return failed(err)
 	}
 
 	id, fields := had.Volume.ID, []string{had.Volume.MutableChange(wanted)}
-	c := s.storageCall(had.Volume, call.ControllerModify)
 	var now volume.SharedVolume
-	err := s.Queue.Change(ctx, id, func() (err error) {
-		p, err := s.Plugins.Reporter(had.Volume.PluginID)
-		if err != nil {
+	err := s.Queue.Change(ctx, id, func() error {
+		return repeatLost(ctx, func() (err error) {
+			now, err = s.callModify(ctx, had.Volume, wanted)
 			return err
-		}
-		secrets, err := s.Secrets(had.Volume)
-		if err != nil {
-			return err
-		}
-
-		before := map[string]string{}
-		begun, err := s.Cluster.BeginCall(ctx, c, func(v volume.SharedVolume, ok bool) (volume.Volume, error) {
-			before = maps.Clone(v.Volume.Modifying)
-			return v.Volume.Mutating(wanted), existing(v, ok, id)
 		})
-		if err != nil {
-			return err
-		}
-
-		err = call.Run(ctx, p, call.ModifyRequest{ExternalID: begun.Volume.ExternalID, Mutable: wanted, Secrets: secrets})
-		if uncertain(err) {
-			s.Cluster.LeaveCall(c)
-			return withCall(call.ControllerModify, err, &volume.Error{
-				Kind: kindOf(err), Message: fmt.Sprintf("%v; it is unknown whether volume %q was modified", err, id),
-				Hint: "repeat the modify: " + suggest.Words(volume.Modify(id, pairs(wanted)...)),
-			})
-		}
-
-		var ended error
-		now, ended = s.Cluster.EndCall(context.WithoutCancel(ctx), c, "", func(v volume.Volume) volume.Volume {
-			if err == nil {
-				return v.Mutated(wanted)
-			}
-			v.Modifying = before
-			return v
-		})
-		return errors.Join(refusal(had.Volume.PluginID, err), ended)
 	})
 	if err != nil {
 		s.emit(volume.Record{Volume: had.Volume}, volume.EventModifyFailed, "%v", err)
@@ -171,6 +138,42 @@ func (s *modifier) modifyShared(ctx context.Context, had volume.SharedVolume, as
 
 	s.emit(volume.Record{Volume: now.Volume}, volume.EventModified, "%s", fields[0])
 	return s.record(now), volume.Change{Outcome: volume.Modified, Fields: fields}, nil
+}
+
+// callModify announces and makes the call that modifies a volume.
+func (s *modifier) callModify(ctx context.Context, v volume.Volume, wanted map[string]string) (now volume.SharedVolume, err error) {
+	id, c := v.ID, s.storageCall(v, call.ControllerModify)
+	p, secrets, err := s.modifyCaller(v)
+	if err != nil {
+		return now, err
+	}
+
+	before := map[string]string{}
+	begun, err := s.Cluster.BeginCall(ctx, c, func(v volume.SharedVolume, ok bool) (volume.Volume, error) {
+		before = maps.Clone(v.Volume.Modifying)
+		return v.Volume.Mutating(wanted), existing(v, ok, id)
+	})
+	if err != nil {
+		return now, err
+	}
+
+	err = call.Run(ctx, p, call.ModifyRequest{ExternalID: begun.Volume.ExternalID, Mutable: wanted, Secrets: secrets})
+	if uncertain(err) {
+		s.Cluster.LeaveCall(c)
+		return now, withCall(call.ControllerModify, err, &volume.Error{
+			Kind: kindOf(err), Message: fmt.Sprintf("%v; it is unknown whether volume %q was modified", err, id),
+			Hint: "repeat the modify: " + suggest.Words(volume.Modify(id, pairs(wanted)...)),
+		})
+	}
+
+	now, ended := s.Cluster.EndCall(context.WithoutCancel(ctx), c, "", func(v volume.Volume) volume.Volume {
+		if err == nil {
+			return v.Mutated(wanted)
+		}
+		v.Modifying = before
+		return v
+	})
+	return now, errors.Join(refusal(v.PluginID, err), ended)
 }
 
 // existing refuses a volume that the cluster does not have, or that is being created or deleted.
@@ -191,7 +194,7 @@ func existing(v volume.SharedVolume, ok bool, id string) error {
 // keeps the size, and the next expand continues.
 func (s *expander) expandShared(ctx context.Context, had volume.SharedVolume, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
 	id, was := had.Volume.ID, had.Volume
-	info, err := s.awaitPlugin(ctx, was.PluginID)
+	info, err := s.awaitController(ctx, was)
 	if err != nil {
 		return failed(err)
 	}
@@ -215,7 +218,10 @@ func (s *expander) expandShared(ctx context.Context, had volume.SharedVolume, si
 		had, err = s.Cluster.Redefine(ctx, id, intend)
 	} else {
 		s.emit(volume.Record{Volume: now}, volume.EventExpandBegun, "expanding to %s", volume.Size(size))
-		had, err = s.callExpand(ctx, now, size, intend)
+		err = repeatLost(ctx, func() (err error) {
+			had, err = s.callExpand(ctx, now, size, intend)
+			return err
+		})
 	}
 	if err != nil {
 		return failed(err)
@@ -237,10 +243,12 @@ func (s *expander) callExpand(ctx context.Context, v volume.Volume, size int64, 
 			return err
 		}
 
+		var before volume.Expansion
 		begun, err := s.Cluster.BeginCall(ctx, c, func(had volume.SharedVolume, ok bool) (volume.Volume, error) {
 			if err := existing(had, ok, v.ID); err != nil {
 				return had.Volume, err
 			}
+			before = had.Volume.Expansion
 			out, _, err := intend(had)
 			if err == nil && out.Expansion.Want == 0 {
 				now, err = had, errNothing
@@ -277,6 +285,9 @@ func (s *expander) callExpand(ctx context.Context, v volume.Volume, size int64, 
 				return v.Enlarged(req.CapacityMin, got)
 			}
 			v.Expansion = volume.Expansion{}
+			if unsent(err) {
+				v.Expansion = before // an earlier call may have had an effect
+			}
 			return v
 		})
 		return errors.Join(refusal(v.PluginID, err), ended)

@@ -32,7 +32,7 @@ func (s *creator) createShared(ctx context.Context, spec volume.Volume, had volu
 		return failed(err)
 	}
 
-	info, err := s.awaitPlugin(ctx, spec.PluginID)
+	info, err := s.awaitController(ctx, spec)
 	if err != nil {
 		return failed(err)
 	}
@@ -54,8 +54,10 @@ func (s *creator) createShared(ctx context.Context, spec volume.Volume, had volu
 
 	var made volume.SharedVolume
 	err = s.repeatCreate(ctx, t.spec, wait, func() error {
-		made, err = t.run(ctx, snapshot, clone)
-		return err
+		return repeatLost(ctx, func() (err error) {
+			made, err = t.run(ctx, snapshot, clone)
+			return err
+		})
 	})
 	if err != nil {
 		s.emit(volume.Record{Volume: t.spec}, volume.EventCreateFailed, "%v", err)

@@ -24,7 +24,7 @@ func (s *remover) deleteShared(ctx context.Context, v volume.SharedVolume, confi
 			WithHint("repeat the create first, or discard it: %s", suggest.Command("volctl volume deregister %s --force", id))
 	}
 
-	info, err := s.awaitPlugin(ctx, v.Volume.PluginID)
+	info, err := s.awaitController(ctx, v.Volume)
 	if err != nil {
 		return err
 	}
@@ -32,14 +32,20 @@ func (s *remover) deleteShared(ctx context.Context, v volume.SharedVolume, confi
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot delete volumes", v.Volume.PluginID).
 			WithHint("%s", suggest.Command("volctl volume deregister %s", id))
 	}
-	if err := s.checkReferences(v.Volume); err != nil {
+	if err := s.checkReferences(v.Volume); err != nil && !s.remote(v.Volume) {
 		return err
 	}
 	if err := s.read(ctx, func(tx Tx) error { return noLeftover(tx, v.Volume) }); err != nil {
 		return err
 	}
 
-	err = s.Queue.Call(ctx, id, call.DeleteVolume, func() error { return s.callDeleteShared(ctx, v) })
+	err = s.Queue.Call(ctx, id, call.DeleteVolume, func() error {
+		return repeatLost(ctx, func() error {
+			err := s.callDeleteShared(ctx, v)
+			v.Volume.Provision = volume.Deleting // a repeated call resumes this one
+			return err
+		})
+	})
 	if err != nil {
 		s.emit(r, volume.EventDeleteFailed, "%v", err)
 		return err

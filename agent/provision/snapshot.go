@@ -86,7 +86,7 @@ func (s *snapshotter) newTask(ctx context.Context, ask volume.SnapshotAsk) (*sna
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCanSnapshot(t.intent.PluginID, ask.Group, info.Caps); err != nil {
+	if err := s.checkCanSnapshot(ctx, t.intent.PluginID, ask.Group, info.Caps); err != nil {
 		return nil, err
 	}
 

@@ -32,7 +32,7 @@ func (s *snapshotter) newLookup(ctx context.Context, ref volume.SnapshotAt) (*lo
 
 	info, err := s.awaitPlugin(ctx, ref.PluginID)
 	if err == nil {
-		err = checkCanSnapshot(ref.PluginID, ref.Group, info.Caps)
+		err = s.checkCanSnapshot(ctx, ref.PluginID, ref.Group, info.Caps)
 	}
 	if err != nil {
 		return nil, err

@@ -62,7 +62,7 @@ func (s *snapshotter) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (v
 func (s *snapshotter) listOne(ctx context.Context, v volume.Volume, out *volume.Snapshots) error {
 	info, err := s.awaitPlugin(ctx, v.PluginID)
 	if err == nil && !info.Caps.ListSnapshots {
-		err = checkCanSnapshot(v.PluginID, false, info.Caps)
+		err = s.checkCanSnapshot(ctx, v.PluginID, false, info.Caps)
 	}
 	if err != nil {
 		return err

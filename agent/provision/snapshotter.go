@@ -38,9 +38,13 @@ func (s *snapshotter) dropIntent(ctx context.Context, i volume.SnapshotIntent) e
 	})
 }
 
-// checkCanSnapshot returns an error if the plugin cannot make snapshots. If group is set, it checks
-// for group snapshots instead.
-func checkCanSnapshot(pluginID string, group bool, c plugin.Caps) error {
+// checkCanSnapshot returns an error if the plugin cannot make snapshots on this host. If group is set, it
+// checks for group snapshots instead.
+func (f pluginFinder) checkCanSnapshot(ctx context.Context, pluginID string, group bool, c plugin.Caps) error {
+	if err := f.checkControllerHere(ctx, pluginID, "make or find snapshots"); err != nil {
+		return err
+	}
+
 	switch {
 	case group && !c.GroupSnapshot:
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot make group snapshots", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))

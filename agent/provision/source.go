@@ -42,8 +42,14 @@ func (s *sourceFinder) find(ctx context.Context, v volume.Volume, info plugin.In
 		return "", "", err
 	}
 	// If a secret cannot be read, fail before the agent stores an intent.
-	if _, err := s.Secrets(v); err != nil {
+	if err := s.checkSecrets(v); err != nil {
 		return "", "", err
+	}
+
+	if v.SnapshotID != "" {
+		if err := s.checkControllerHere(ctx, v.PluginID, "find a snapshot"); err != nil {
+			return "", "", err
+		}
 	}
 
 	switch {

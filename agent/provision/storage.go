@@ -24,6 +24,9 @@ func (s *storageReader) reporterFor(ctx context.Context, pluginID, action string
 		return nil, err
 	}
 	if !can(info.Caps) {
+		if err := s.checkControllerHere(ctx, pluginID, action); err != nil {
+			return nil, err
+		}
 		return nil, volume.Errorf(volume.ErrRefused, "plugin %q cannot %s", pluginID, action).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 	}
 

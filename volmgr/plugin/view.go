@@ -230,6 +230,12 @@ func (v View) FinalFor(k call.Method) bool {
 // call k.
 func (v View) Unasked(k call.Method) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
 
+// LacksController reports whether the plugin of this host has answered, and has no controller part. A
+// plugin that has not answered yet may have one.
+func (v View) LacksController() bool {
+	return v.Known && v.Info.Driver != "" && !v.Info.HasController
+}
+
 // Barred returns a view of the plugin in which calls are forbidden for the given reason.
 func (v View) Barred(reason string) View {
 	v.Ready, v.Apart, v.Reason = false, nil, reason

@@ -70,10 +70,17 @@ func (p Place) EndStorageCall(who Asker, operation string, d Definition) (Txn, e
 }
 
 // LeaveStorageCall returns the transaction that ends a call whose outcome is unknown. The definition
-// keeps the intent. An empty transaction means that the call has already ended.
+// keeps the intent. An empty transaction means that the call has already ended. LeaveStorageCall
+// returns ErrPluginUnavailable while another host makes the call. That host, or the host that takes
+// over its calls, ends it.
 func (p Place) LeaveStorageCall(who Asker, operation string) (Txn, error) {
 	if err := CheckRegistered(p.Meta, p.Node, who); err != nil {
 		return Txn{}, err
+	}
+	c := p.Call.Value
+	entrusted := p.Call.Exists() && c.Operation == operation && c.Task != ""
+	if entrusted && c.Executor != who.Node {
+		return Txn{}, volume.Errorf(volume.ErrPluginUnavailable, "host %q has not ended the call %s for volume %q", c.Executor, c.Call, p.id)
 	}
 	if !p.announced(who, operation) {
 		return Txn{}, nil

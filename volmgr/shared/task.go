@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -20,24 +21,22 @@ import (
 type Task struct {
 	ID        string `json:"id"` // unique
 	Requester string `json:"requester"`
-	Operation string `json:"operation"` // of the requester's hold
+	Operation string `json:"operation"` // of the announced call
 
-	Call    call.Method `json:"call"`
-	NodeID  string      `json:"node_id"`
-	Publish *Publish    `json:"publish,omitempty"` // only for ControllerPublishVolume
-	Since   time.Time   `json:"since"`
+	Call   call.Method `json:"call"`
+	NodeID string      `json:"node_id,omitempty"` // only for calls that change an attachment
+
+	// Request is the request of the call in JSON. It has no secrets, because the executor resolves
+	// them itself. The executor takes the external id and the volume context from the definition.
+	Request json.RawMessage `json:"request,omitempty"`
+	Since   time.Time       `json:"since"`
 
 	Result *TaskResult `json:"result,omitempty"`
 }
 
-// Publish contains the properties of a ControllerPublishVolume that only the requester knows.
-type Publish struct {
-	Capability call.Capability `json:"capability"`
-	FSType     string          `json:"fs_type,omitempty"`
-	MountFlags []string        `json:"mount_flags,omitempty"`
-	MountGroup string          `json:"mount_group,omitempty"`
-	ReadOnly   bool            `json:"read_only,omitempty"`
-}
+// MaxTask is the maximum length of the request and of the sealed answer of a task, in bytes. Etcd
+// accepts about 1.5 MiB in one transaction.
+const MaxTask = 256 << 10
 
 // TaskResult is the end of a task.
 type TaskResult struct {
@@ -47,7 +46,12 @@ type TaskResult struct {
 	// Failed describes the error of the call. It is nil after a success.
 	Failed *TaskError `json:"failed,omitempty"`
 
-	// Sealed is the publish context, for the requester's eyes only.
+	// Lost is set if the executor's agent was restarted during the call, so that the outcome is
+	// unknown. Failed describes it.
+	Lost bool `json:"lost,omitempty"`
+
+	// Sealed is the answer of the call in JSON, encrypted for the requester. It is empty if the answer
+	// of the call has no content.
 	Sealed []byte `json:"sealed,omitempty"`
 }
 

@@ -128,6 +128,10 @@ type CallError struct {
 	// Unsent is set if the plugin never received this call. It may have received earlier attempts.
 	Unsent bool
 
+	// Lost is set if another host made the call for this one, and its agent is gone or was restarted.
+	// The outcome of the call is unknown, and another host can repeat the call.
+	Lost bool
+
 	// Remedy solves the problem. It is empty if no remedy is known.
 	Remedy remedy.Remedy
 

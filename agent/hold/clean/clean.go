@@ -13,7 +13,8 @@
 //
 // Every host can clean up. The elected host makes a pass when it is elected, when a host comes or goes,
 // and every minute. The others make one after a registration, and when the elected host asks for it
-// because it cannot end a call. Only the elected host compares the attachments. The election only
+// because it cannot end a call. Only the elected host compares the attachments, or the host with a
+// controller that it names in its key. The election only
 // saves work: each step is one transaction, or one announced call, and any host can continue it. No
 // pass deletes the hold of another host.
 package clean
@@ -89,6 +90,10 @@ type Cleaner struct {
 	// overtaken contains the hosts to which a late call of this host may have attached a volume, and
 	// the time after which the call has no further effect.
 	overtaken map[target]time.Time
+
+	// entrusted contains the hosts that compare the attachments, by plugin, if the elected host has
+	// named this one and no pass has seen it yet.
+	entrusted map[string]string
 
 	jobs jobs // named after the key of a call, or comparing
 

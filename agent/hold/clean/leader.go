@@ -2,6 +2,8 @@ package clean
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
@@ -14,6 +16,11 @@ type leader struct {
 
 	// Asks counts how often the elected host has asked the others for a pass.
 	Asks int `json:"asks,omitempty"`
+
+	// Compare contains the hosts that compare the attachments for the elected host, by plugin, because
+	// the elected host has no controller of the plugin. Compares counts the requests.
+	Compare  map[string]string `json:"compare,omitempty"`
+	Compares int               `json:"compares,omitempty"`
 }
 
 // campaign takes part in the election until ctx ends. While this host is elected, it watches which
@@ -43,13 +50,19 @@ func (c *Cleaner) stand(ctx context.Context) (lease shared.Lease, won bool) {
 	if len(page.KVs) > 0 {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
+		seen, _ := shared.Decode[leader](page.KVs[0])
 		for evs := range c.Store.Watch(ctx, []shared.Span{key}, page.Revision+1) {
 			over := len(evs.Changes) > 0 && evs.Changes[len(evs.Changes)-1].Deleted
 			if evs.Err != nil || over {
 				break
 			}
-			if len(evs.Changes) > 0 {
-				c.Wake() // the elected host asks for a pass
+			for _, change := range evs.Changes {
+				now, err := shared.Decode[leader](change.KV)
+				if err != nil {
+					continue
+				}
+				c.serve(seen.Value, now.Value)
+				seen = now
 			}
 		}
 		return 0, false
@@ -95,9 +108,40 @@ func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
 	}
 }
 
+// serve makes a pass if the elected host asks for one, or names this host to compare attachments.
+func (c *Cleaner) serve(before, now leader) {
+	named := slices.Contains(slices.Collect(maps.Values(now.Compare)), c.Node)
+	if named && now.Compares != before.Compares {
+		c.mu.Lock()
+		c.entrusted = now.Compare
+		c.mu.Unlock()
+		c.Wake()
+	}
+	if now.Asks != before.Asks {
+		c.Wake()
+	}
+}
+
+// takeEntrusted returns the hosts that compare the attachments for the elected host, by plugin, if that
+// host has named this one since the last call.
+func (c *Cleaner) takeEntrusted() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	hosts := c.entrusted
+	c.entrusted = nil
+	return hosts
+}
+
 // askOthers asks all other hosts for a pass, because this host cannot end a call. It reports whether
 // the other hosts learn of it.
 func (c *Cleaner) askOthers(ctx context.Context) bool {
+	return c.publish(ctx, func(l *leader) { l.Asks++ })
+}
+
+// publish changes the key of this host as the elected host. It reports whether the other hosts see the
+// change.
+func (c *Cleaner) publish(ctx context.Context, change func(*leader)) bool {
 	page, err := c.Store.Range(ctx, shared.Span{Key: shared.LeaderKey}, 1, 0)
 	if err != nil || len(page.KVs) == 0 {
 		return false
@@ -110,12 +154,12 @@ func (c *Cleaner) askOthers(ctx context.Context) bool {
 		return false
 	}
 
-	e.Value.Asks++
+	change(&e.Value)
 	res, err := c.Store.Do(ctx, shared.Txn{
 		If: []shared.Compare{shared.Unchanged(e.KV)}, Then: []shared.Op{shared.PutLeased(e.Key, e.Encode(e.Value), lease)},
 	})
 	if err != nil {
-		c.Log.Warn("cannot ask the other hosts to end a call; they do it at their next pass", "error", err)
+		c.Log.Warn("cannot ask the other hosts to clean up; they do it at their next pass", "error", err)
 	}
 	return err == nil && res.Done
 }

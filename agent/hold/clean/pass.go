@@ -53,16 +53,18 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	due = earlier(due, c.detachOvertaken(ctx, who))
 
 	if !c.Elected() {
+		if hosts := c.takeEntrusted(); hosts != nil {
+			attachments{c}.start(ctx, who, func(pluginID string) bool { return hosts[pluginID] == c.Node })
+		}
 		return due, nil
 	}
 	if err := c.endTasks(ctx, who); err != nil {
 		return due, err
 	}
-	c.jobs.start(comparing, func() {
-		if err := (attachments{c}).compare(ctx, who); err != nil && ctx.Err() == nil {
-			c.Log.Warn("cannot compare the attachments with the holds; the next pass tries again", "error", err)
-		}
-	})
+	attachments{c}.start(ctx, who, func(string) bool { return true })
+	if err := (attachments{c}).delegate(ctx, live); err != nil {
+		return due, err
+	}
 	return due, examination{c}.examine(ctx)
 }
 

@@ -21,14 +21,24 @@ const (
 // attachments is the part of a pass that compares the attachments with the holds.
 type attachments struct{ *Cleaner }
 
+// start starts to compare the attachments of some plugins with the holds.
+func (c attachments) start(ctx context.Context, who shared.Asker, mine func(pluginID string) bool) {
+	c.jobs.start(comparing, func() {
+		if err := c.compare(ctx, who, mine); err != nil && ctx.Err() == nil {
+			c.Log.Warn("cannot compare the attachments with the holds; the next pass tries again", "error", err)
+		}
+	})
+}
+
 // compare compares the nodes to which the drivers say that volumes are attached with the
 // holds. It detaches a host without a hold, and tells a host whose attachment is missing. It does
-// nothing for drivers that do not list such nodes, or that have no controller on this host.
-func (c attachments) compare(ctx context.Context, who shared.Asker) error {
+// nothing for plugins that are not mine, and for drivers that do not list such nodes or have no
+// controller on this host.
+func (c attachments) compare(ctx context.Context, who shared.Asker, mine func(pluginID string) bool) error {
 	byPlugin := map[string][]volume.Volume{}
 	if err := each(ctx, c.Store, shared.Volumes(), func(e shared.Entry[shared.Definition]) error {
 		v := e.Value.Volume
-		if v.Shared = true; e.Value.Attach && v.Provision == volume.Provisioned && c.lists(v) {
+		if v.Shared = true; e.Value.Attach && v.Provision == volume.Provisioned && mine(v.PluginID) && c.lists(v) {
 			byPlugin[v.PluginID] = append(byPlugin[v.PluginID], v)
 		}
 		return nil
@@ -60,6 +70,33 @@ func (c attachments) compare(ctx context.Context, who shared.Asker) error {
 			c.correct(ctx, who, v, extra, missing)
 		}
 	}
+	return ctx.Err()
+}
+
+// delegate asks hosts with a controller to compare the attachments of the plugins that have none on this
+// host. For each plugin, it chooses the first live host whose driver lists the nodes of a volume.
+func (c attachments) delegate(ctx context.Context, live map[string]bool) error {
+	hosts := map[string]string{}
+	if err := each(ctx, c.Store, shared.NodeInfos(), func(e shared.Entry[shared.NodeInfo]) error {
+		node, _ := shared.LastID(e.Key)
+		for id, plugin := range e.Value.Plugins {
+			able := plugin.Controller && plugin.Caps.PublishedNodes && (plugin.Caps.List || plugin.Caps.Get)
+			first := hosts[id] == "" || node < hosts[id]
+			own := c.View(id)
+			needed := !own.Info.HasController || !own.ReadyFor(call.ControllerUnpublish)
+			if able && live[node] && node != c.Node && first && needed {
+				hosts[id] = node
+			}
+		}
+		return nil
+	}); err != nil || len(hosts) == 0 {
+		return err
+	}
+
+	c.publish(ctx, func(l *leader) {
+		l.Compare = hosts
+		l.Compares++
+	})
 	return ctx.Err()
 }
 

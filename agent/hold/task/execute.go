@@ -111,7 +111,7 @@ func (s *Service) execute(ctx context.Context, id string) error {
 		case e.Taken():
 			// An earlier agent has taken the task. Its call may still take effect within one deadline.
 			backoff.Pause(ctx, deadline(e.Call.Value.Deadline))
-			_, err = s.finish(ctx, id, t.ID, shared.TaskResult{Failed: &shared.TaskError{
+			_, err = s.finish(ctx, id, t.ID, shared.TaskResult{Lost: true, Failed: &shared.TaskError{
 				Code: volume.CodeUnavailable, Message: fmt.Sprintf("the agent of host %q was restarted during the call", s.Node), Retry: volume.RetryBackoff,
 			}})
 		default:
@@ -182,32 +182,22 @@ func (s *Service) prepare(v volume.Volume, t shared.Task) (call.Caller, any, err
 	if view := s.View(v.PluginID); !view.ReadyFor(t.Call) || !view.Info.HasController {
 		return nil, nil, errors.New(view.Lacks(v.PluginID, t.Call))
 	}
-	if v.ID == "" || t.NodeID == "" {
-		return nil, nil, errors.New("the task names no volume or no node")
-	}
 	secrets, err := s.Secrets(v)
 	if err != nil {
 		return nil, nil, err
 	}
-
-	var request any
-	switch {
-	case t.Call == call.ControllerUnpublish:
-		request = call.ControllerUnpublishRequest{ExternalID: v.ExternalID, NodeID: t.NodeID, Secrets: secrets}
-	case t.Call == call.ControllerPublish && t.Publish != nil:
-		request = call.ControllerPublishRequest{
-			ExternalID: v.ExternalID, NodeID: t.NodeID, Capability: t.Publish.Capability, FSType: t.Publish.FSType, MountFlags: t.Publish.MountFlags,
-			MountGroup: t.Publish.MountGroup, ReadOnly: t.Publish.ReadOnly, VolumeContext: v.Context, Secrets: secrets,
-		}
-	default:
-		return nil, nil, fmt.Errorf("this release makes no call %s for other hosts", t.Call)
+	r, err := request(t, v, secrets)
+	if err != nil {
+		return nil, nil, err
 	}
 
+	// Later calls with the same subject must go to the same instance of the controller.
+	v.ExternalID = t.Call.Subject(r)
 	p, err := s.Plugin(v, t.Call)
-	return p, request, err
+	return p, r, err
 }
 
-// result returns the result of a call, with the publish context sealed to the requester.
+// result returns the result of a call, with its answer sealed to the requester.
 func (s *Service) result(ctx context.Context, t shared.Task, answer any, err error) shared.TaskResult {
 	failed := func(err error) shared.TaskResult {
 		ce := volume.HostError(string(t.Call), err)
@@ -218,12 +208,11 @@ func (s *Service) result(ctx context.Context, t shared.Task, answer any, err err
 	if err != nil {
 		return failed(err)
 	}
-	publishContext, ok := answer.(map[string]string)
-	if !ok || t.Call == call.ControllerUnpublish {
+	if forms[t.Call].silent {
 		return shared.TaskResult{}
 	}
 
-	raw, err := json.Marshal(publishContext)
+	raw, err := json.Marshal(answer)
 	if err != nil {
 		return failed(err)
 	}
@@ -232,6 +221,9 @@ func (s *Service) result(ctx context.Context, t shared.Task, answer any, err err
 		return failed(err)
 	}
 	sealed, err := s.Box.Seal(raw, key)
+	if err == nil && len(sealed) > shared.MaxTask {
+		err = fmt.Errorf("the answer has %d bytes, and a task can carry %d", len(sealed), shared.MaxTask)
+	}
 	if err != nil {
 		return failed(err)
 	}

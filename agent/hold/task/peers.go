@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
@@ -41,22 +42,41 @@ func (p peers) silent(node, pluginID string) string {
 	return ""
 }
 
+// silentWords says that a host has not described a plugin.
+func silentWords(host, pluginID, driver string) string {
+	return fmt.Sprintf("host %q has not said yet whether it runs a controller of driver %s (plugin %q)", host, driver, pluginID)
+}
+
 // executors returns the hosts, other than node, that can make the controller calls of a plugin. The
 // result exists reports whether the plugin has a controller on any host, even if the host is gone.
 func (p peers) executors(node, pluginID, driver string) (hosts []string, exists bool) {
-	for host, one := range p {
-		plugin := one.info.Plugins[pluginID]
-		if host == node || !plugin.Controller || plugin.Driver != driver {
+	for _, host := range p.controllers(pluginID, driver) {
+		if host == node {
 			continue
 		}
 		exists = true
-		if one.live {
+		if p[host].live {
 			hosts = append(hosts, host)
 		}
 	}
-
-	slices.Sort(hosts)
 	return hosts, exists
+}
+
+// controllers returns the hosts that have a controller of a plugin, even if they are gone.
+func (p peers) controllers(pluginID, driver string) (hosts []string) {
+	for host, one := range p {
+		if plugin := one.info.Plugins[pluginID]; plugin.Controller && plugin.Driver == driver {
+			hosts = append(hosts, host)
+		}
+	}
+	slices.Sort(hosts)
+	return hosts
+}
+
+// noLiveController says that every host with a controller of a plugin is gone.
+func (p peers) noLiveController(pluginID, driver string) string {
+	return fmt.Sprintf("no live host runs a controller of driver %s; start the agent of a host that has one (%s), or run the controller of plugin %q on a live host",
+		driver, strings.Join(p.controllers(pluginID, driver), ", "), pluginID)
 }
 
 // borrow returns the view of a plugin that has no controller on this host, as decisions about a
@@ -85,9 +105,9 @@ func (p peers) borrow(node string, v volume.Volume, view plugin.View) plugin.Vie
 	if p == nil {
 		remote.Lack = "the plugins of the other hosts are not known yet"
 	} else if !exists {
-		remote.Lack = fmt.Sprintf("host %q has not said yet whether it runs a controller of driver %s (plugin %q)", silent, driver, v.PluginID)
+		remote.Lack = silentWords(silent, v.PluginID, driver)
 	} else if len(hosts) == 0 {
-		remote.Lack = fmt.Sprintf("no live host runs a controller of driver %s", driver)
+		remote.Lack = p.noLiveController(v.PluginID, driver)
 	} else {
 		one := p[hosts[0]].info.Plugins[v.PluginID]
 		view.Info.Caps, view.Info.HasController = one.Caps.WithNode(view.Info.Caps), true
@@ -101,7 +121,7 @@ func (p peers) borrow(node string, v volume.Volume, view plugin.View) plugin.Vie
 // Borrow returns the view of a plugin for a decision about a shared volume. If this host has no
 // controller of the plugin, the view contains the controllers of the other hosts.
 func (s *Service) Borrow(v volume.Volume, view plugin.View) plugin.View {
-	if !Needed(view) {
+	if !view.LacksController() {
 		return view
 	}
 
@@ -110,12 +130,6 @@ func (s *Service) Borrow(v volume.Volume, view plugin.View) plugin.View {
 
 	s.want()
 	return s.peers.borrow(s.Node, v, view)
-}
-
-// Needed reports whether the plugin of this host lacks a controller part, so that other hosts must
-// make its controller calls. A plugin whose answers are not known yet may have one.
-func Needed(v plugin.View) bool {
-	return v.Known && v.Info.Driver != "" && !v.Info.HasController
 }
 
 // executors returns the hosts that can make the controller calls for a volume.

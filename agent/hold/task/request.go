@@ -3,7 +3,6 @@ package task
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -25,15 +24,9 @@ func (Remote) ResolvesSecrets() bool { return true }
 
 // Call asks one host after the other to make the call, until one of them has taken it.
 func (r Remote) Call(ctx context.Context, m call.Method, request any) (any, error) {
-	t := shared.Task{ID: rand.Text(), Requester: r.Node, Call: m, Since: time.Now().UTC()}
-	switch q := request.(type) {
-	case call.ControllerPublishRequest:
-		t.NodeID = q.NodeID
-		t.Publish = &shared.Publish{Capability: q.Capability, FSType: q.FSType, MountFlags: q.MountFlags, MountGroup: q.MountGroup, ReadOnly: q.ReadOnly}
-	case call.ControllerUnpublishRequest:
-		t.NodeID = q.NodeID
-	default:
-		return nil, &volume.CallError{Step: string(m), Code: "Unimplemented", Message: "other hosts make no such call", Retry: volume.RetryChange, Answered: true, Unsent: true}
+	t, err := r.task(m, request)
+	if err != nil {
+		return nil, err
 	}
 
 	declined := ""
@@ -43,7 +36,7 @@ func (r Remote) Call(ctx context.Context, m call.Method, request any) (any, erro
 			return nil, err
 		}
 		if result.Declined == "" {
-			return r.answer(m, result)
+			return r.answer(m, executor, result)
 		}
 		declined += fmt.Sprintf("; host %q: %s", executor, result.Declined)
 	}
@@ -54,29 +47,65 @@ func (r Remote) Call(ctx context.Context, m call.Method, request any) (any, erro
 	}
 }
 
-// answer returns the answer of a call that another host has made.
-func (r Remote) answer(m call.Method, result shared.TaskResult) (any, error) {
-	if f := result.Failed; f != nil {
-		return nil, &volume.CallError{Step: string(m), Code: f.Code, Message: f.Message, Retry: f.Retry, Answered: f.Answered}
+// task returns the task for a call. The node id comes from the request.
+func (r Remote) task(m call.Method, request any) (shared.Task, error) {
+	unsent := func(code, format string, args ...any) error {
+		return &volume.CallError{Step: string(m), Code: code, Message: fmt.Sprintf(format, args...), Retry: volume.RetryChange, Answered: true, Unsent: true}
 	}
-	if m == call.ControllerUnpublish {
+	t := shared.Task{ID: rand.Text(), Requester: r.Node, Call: m, Since: time.Now().UTC()}
+	f, ok := forms[m]
+	if !ok {
+		return t, unsent(volume.CodeUnimplemented, "other hosts make no such call")
+	}
+
+	switch q := request.(type) {
+	case call.ControllerPublishRequest:
+		t.NodeID = q.NodeID
+	case call.ControllerUnpublishRequest:
+		t.NodeID = q.NodeID
+	}
+	raw, err := f.pack(request)
+	switch {
+	case err != nil:
+		return t, unsent(volume.CodeInvalidArgument, "cannot write the request for another host: %v", err)
+	case len(raw) > shared.MaxTask:
+		return t, unsent(volume.CodeInvalidArgument, "the request has %d bytes, and other hosts accept %d", len(raw), shared.MaxTask)
+	}
+
+	t.Request = raw
+	return t, nil
+}
+
+// answer returns the answer of a call that another host has made.
+func (r Remote) answer(m call.Method, executor string, result shared.TaskResult) (any, error) {
+	if f := result.Failed; f != nil {
+		return nil, &volume.CallError{Step: string(m), Code: f.Code, Message: f.Message, Retry: f.Retry, Answered: f.Answered, Lost: result.Lost}
+	}
+	if forms[m].silent {
 		return call.Nothing{}, nil
 	}
 
 	raw, err := r.Box.Open(result.Sealed)
-	publishContext := map[string]string{}
-	if err == nil {
-		err = json.Unmarshal(raw, &publishContext)
-	}
 	if err != nil {
-		return nil, unknown(m, fmt.Sprintf("cannot read the result of another host: %v", err))
+		return nil, unknown(m, fmt.Sprintf("cannot read the result of host %q: %v", executor, err))
 	}
-	return publishContext, nil
+	got, err := forms[m].answer(raw)
+	if err != nil {
+		return nil, unknown(m, fmt.Sprintf("cannot read the result of host %q: %v", executor, err))
+	}
+	return got, nil
 }
 
 // unknown returns the error of a call that may have been made, and may still take effect.
-func unknown(m call.Method, message string) error {
+func unknown(m call.Method, message string) *volume.CallError {
 	return &volume.CallError{Step: string(m), Code: volume.CodeUnavailable, Message: message, Retry: volume.RetryBackoff}
+}
+
+// lost returns the error of a call whose executor is gone. Another host can repeat the call.
+func lost(m call.Method, executor string) error {
+	err := unknown(m, fmt.Sprintf("host %q was making the call, and is gone", executor))
+	err.Lost = true
+	return err
 }
 
 // ask gives the task to one host, and waits for the result.
@@ -160,7 +189,7 @@ func (w *wait) look(ctx context.Context) (result shared.TaskResult, done bool, e
 	ours := e.Valid() && e.Task.Value.ID == w.task.ID
 	switch {
 	case !ours:
-		return result, true, unknown(w.task.Call, fmt.Sprintf("host %q was making the call, and is gone", w.executor))
+		return result, true, lost(w.task.Call, w.executor)
 	case e.Task.Value.Result != nil:
 		return *e.Task.Value.Result, true, w.withdraw(ctx)
 	case e.Taken() && !w.gone.IsZero() && time.Since(w.gone) >= max(w.deadline, e.Call.Value.Deadline):
@@ -196,7 +225,8 @@ func (w *wait) withdraw(ctx context.Context) error {
 	return err
 }
 
-// reclaim takes the call back from an executor that is gone.
+// reclaim takes the call back from an executor that is gone. A call that changes no attachment only
+// ends, because the definition has its intent.
 func (w *wait) reclaim(ctx context.Context, c shared.Call) error {
 	who, err := w.Asker()
 	if err != nil {
@@ -212,6 +242,9 @@ func (w *wait) reclaim(ctx context.Context, c shared.Call) error {
 		return unknown(w.task.Call, err.Error())
 	}
 	txn, err := o.Reclaim(who)
+	if !attaches(c.Call) {
+		txn, err = o.TakeOverCall(who, time.Now().UTC())
+	}
 	if err != nil {
 		return nil //nolint:nilerr // the executor is back, or another host has ended the call
 	}

@@ -1,8 +1,11 @@
 // Package task passes controller calls between hosts. A host whose plugin has no controller asks
-// another host to make its ControllerPublishVolume and ControllerUnpublishVolume for shared volumes.
+// another host to make the controller calls for shared volumes. These calls attach, detach, create,
+// expand, modify and delete volumes.
 //
 //	task.go       Service and its dependencies
+//	form.go       how requests and answers travel
 //	peers.go      which hosts can make the calls of a plugin
+//	lend.go       the controllers of other hosts, for package provision
 //	request.go    the side of the host that asks
 //	execute.go    the side of the host that makes the call
 //
@@ -30,7 +33,7 @@ const (
 	defaultEvery    = time.Second     // between two looks at a task without an event
 )
 
-// Box seals the publish contexts in results for one host.
+// Box seals the answers in results for one host.
 type Box interface {
 	// Seal encrypts a message for the host with the given public key.
 	Seal(message, key []byte) ([]byte, error)

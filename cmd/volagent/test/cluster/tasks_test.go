@@ -158,9 +158,32 @@ func TestDeposed(t *testing.T) {
 // unstaged its dead mount. (I4)
 func TestPublished(t *testing.T) {
 	t.Parallel()
-	driver := san.Config{Attach: true, Stage: true, PublishedNodes: true}
-	r := newRig(t, 1, 2, driver)
-	a, b := r.hosts[0], r.hosts[1]
+	r := newRig(t, 1, 2, listing)
+	r.correctPublished()
+}
+
+// TestPublishedElsewhere does the same while the elected host has no controller. It asks a host that has
+// one. (I4)
+func TestPublishedElsewhere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nodeOnlyOf(listing))
+	elected := r.hosts[0]
+	elected.Await("the election", func() bool { return strings.Contains(r.value(shared.LeaderKey), `"node":"h1"`) })
+	r.hosts = []*harness.Host{r.start("h4", listing), r.start("h2", listing)}
+	r.correctPublished()
+	if leader := r.value(shared.LeaderKey); !strings.Contains(leader, `"node":"h1"`) {
+		t.Errorf("another host has been elected meanwhile: %s", leader)
+	}
+}
+
+// listing is a driver that lists the nodes to which a volume is attached.
+var listing = san.Config{Attach: true, Stage: true, PublishedNodes: true}
+
+// correctPublished makes an extra and a missing attachment on the first two hosts, and waits until they are
+// corrected.
+func (r *rig) correctPublished() {
+	r.t.Helper()
+	t, a, b := r.t, r.hosts[0], r.hosts[1]
 	r.share("extra")
 	r.share("missing")
 	claim(a, "extra", "web")
@@ -174,11 +197,11 @@ func TestPublished(t *testing.T) {
 		}
 		_, err := c.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{VolumeId: "disk-extra", NodeId: "h2", VolumeCapability: one})
 		b.Must(err)
-		_, err = c.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: "disk-missing", NodeId: "h1"})
+		_, err = c.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: "disk-missing", NodeId: nameOf(a)})
 		b.Must(err)
 	})
 
-	r.start("h3", driver)
+	r.start("h3", listing)
 	attached := func() string {
 		var all []string
 		for _, at := range r.san.Attachments() {
@@ -186,7 +209,7 @@ func TestPublished(t *testing.T) {
 		}
 		return strings.Join(all, ", ")
 	}
-	a.Await("the attachments to be corrected", func() bool { return attached() == "disk-missing h1" })
+	a.Await("the attachments to be corrected", func() bool { return attached() == "disk-missing "+nameOf(a) })
 	a.Await("the volume to be usable again", func() bool { return write(a, claim(a, "missing", "web"), "f", "x") == nil })
 	a.Volctl("volume", "detach", "missing", "web")
 	r.awaitGone()
