@@ -44,7 +44,7 @@ func (s *Service) Run(ctx context.Context) {
 			return
 		}
 
-		s.setAway(s.words(err))
+		s.setAway(s.words(err), err)
 		tries++
 		backoff.Pause(ctx, backoff.Jitter(retries.After(tries)))
 	}
@@ -225,7 +225,7 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 
 		if err := s.checkRegistration(ctx, lease, asked); err != nil {
 			if errors.Is(err, shared.ErrUnreachable) {
-				s.setAway(s.words(err))
+				s.setAway(s.words(err), err)
 				failures++
 				backoff.Pause(ctx, backoff.Jitter(retries.After(failures)))
 				s.registerAgain() // the registration stays valid if the lease still exists

@@ -95,11 +95,12 @@ func (r Record) trusted() bool { return r.Node.Hold.usable() && r.trustsRecord()
 // SeenHold returns the record of a shared volume after the cluster's store has shown its unverified
 // hold, or has shown that it lacks the hold. The result changed is false if that changes nothing.
 //
-// While the state of the hold is Unknown, an Acquire still has to verify it. Until then, the host can
-// continue to rely on a hold that the store has shown, but never on one that the store lacks.
+// A hold that the host uses is verified if the store shows it. If the store lacks it, LoseHold is the
+// answer. A hold in the state Unknown is still to be verified by an Acquire. The host may continue to
+// trust its record if the store shows the hold, and no longer if the store lacks it.
 func SeenHold(r Record, shown bool) (now Record, changed bool) {
 	h := &r.Node.Hold
-	if !h.Unverified || shown && h.State == Unknown {
+	if waits := h.State == Unknown; !h.Unverified || shown == waits {
 		return r, false
 	}
 	h.Unverified = false

@@ -205,7 +205,7 @@ func unsettledHold(v variant, r volume.Record, w world, wanted bool) string {
 	switch {
 	case !v.shared:
 		return ""
-	case wanted && w.hold != mine:
+	case wanted && w.hold != mine && !w.relies(r):
 		return "settled without the hold"
 	case wanted && v.attach && !w.confirmed:
 		return "settled with an attachment that the store does not show"
