@@ -59,7 +59,7 @@ func (s *Service) words(err error) string {
 	if errors.As(err, &refused) {
 		return "the cluster does not accept this host: " + refused.Message
 	}
-	return fmt.Sprintf("etcd at %s: %v", s.Endpoints, err)
+	return shared.Unusable(s.Endpoints, err)
 }
 
 // register raises the incarnation of this host in the cluster. It then compares the holds of this

@@ -235,7 +235,7 @@ func (s *Service) noteError(err error) {
 	switch {
 	case errors.Is(err, context.Canceled):
 	case errors.Is(err, shared.ErrUnreachable), errors.Is(err, shared.ErrFull), errors.Is(err, shared.ErrDenied), errors.Is(err, shared.ErrUnsupported):
-		s.setAway(fmt.Sprintf("etcd at %s: %v", s.Endpoints, err), err)
+		s.setAway(shared.Unusable(s.Endpoints, err), err)
 		s.registerAgain()
 	case errors.Is(err, shared.ErrWentBack):
 		s.setAway(s.words(err), err)
