@@ -37,9 +37,9 @@ type VolumeSpec struct {
 	Boot    string            `json:"boot,omitempty" yaml:"boot,omitempty"`       // BootWait (the default) or BootTrustLocal
 }
 
-// The values of a volume's Boot. They decide what a host does with a shared volume after a reboot, while
-// the cluster's etcd does not answer: wait for an answer, or use the hold that the host's own records
-// show.
+// The values of a volume's Boot. They matter if a host has rebooted and the cluster's etcd does not
+// answer. With BootWait, the host waits for an answer. With BootTrustLocal, it uses the hold that its own
+// records show.
 const (
 	BootWait       = "wait"
 	BootTrustLocal = "trust-local"

@@ -119,9 +119,8 @@ type Service struct {
 	since time.Time
 	told  bool // an event has told that the cluster is not usable
 
-	// silent is set together with away if the only reason is that the store does not answer. refused is
-	// set if the store has refused this host since the last registration.
-	silent, refused bool
+	silent  bool // away is set only because the store does not answer
+	refused bool // the store has refused this host since the last registration
 
 	lease shared.Lease // of the last registration
 

@@ -5,8 +5,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// These are the values of Volume.Boot. They say what a host does with a shared volume after a reboot
-// while the cluster's store does not answer.
+// These are the values of Volume.Boot. They matter if a host has rebooted and the cluster's store does
+// not answer.
 const (
 	// BootWait means that the volume waits until the store has shown the hold. It is the default.
 	BootWait = ""
@@ -96,7 +96,7 @@ func (r Record) trusted() bool { return r.Node.Hold.usable() && r.trustsRecord()
 // hold, or has shown that it lacks the hold. The result changed is false if that changes nothing.
 //
 // A hold that the host uses is verified if the store shows it. If the store lacks it, LoseHold is the
-// answer. A hold in the state Unknown is still to be verified by an Acquire. The host may continue to
+// answer. For a hold in the state Unknown, an Acquire must follow. The host may continue to
 // trust its record if the store shows the hold, and no longer if the store lacks it.
 func SeenHold(r Record, shown bool) (now Record, changed bool) {
 	h := &r.Node.Hold

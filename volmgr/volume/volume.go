@@ -49,8 +49,8 @@ type Volume struct {
 	// definition, and a host uses the volume only while it has a hold.
 	Shared bool `json:"shared,omitempty"`
 
-	// Boot says what a host does with a shared volume after a reboot while the cluster does not answer. It
-	// is BootWait or BootTrustLocal.
+	// Boot is BootWait or BootTrustLocal. It decides whether a host can mount a shared volume after a
+	// reboot if the cluster does not answer.
 	Boot string `json:"boot,omitempty"`
 
 	// AnyScope is set in a request whose volume file has no scope. It is never stored.
