@@ -13,7 +13,7 @@ import (
 // a deadline does.
 func TestCancelled(t *testing.T) {
 	told := 0
-	s := New(Options{Events: func(...volume.Event) { told++ }})
+	s := New(Options{Records: noRecords{}, Events: func(...volume.Event) { told++ }})
 	s.away = ""
 	for _, c := range []struct {
 		cause error

@@ -73,7 +73,7 @@ func bootAlone(t *testing.T, boot func(*testing.T)) (*rig, *harness.Host) {
 	a.Must(write(a, path, "f", "x"))
 	a.ExpectOutput("does not answer", "volume", "status", "waiting")
 	a.ExpectOutput(unconfirmed, "volume", "status", "trusting")
-	a.ExpectOutput("cluster not usable", "node", "status")
+	a.ExpectOutput("not usable since", "node", "status")
 	if strings.Contains(a.Mounts(), "/waiting/") {
 		t.Errorf("the waiting volume is mounted:\n%s", a.Mounts())
 	}
