@@ -105,7 +105,7 @@ func TestWithoutSection(t *testing.T) {
 	h.Start("san")
 	h.Must(write(h, path, "f", "x"))
 	h.ExpectOutput("has no section cluster", "volume", "status", "db")
-	if r := h.Try("node", "doctor"); !strings.Contains(r.Out+r.Err, "has no section cluster") {
+	if r := h.Try("doctor"); !strings.Contains(r.Out+r.Err, "has no section cluster") {
 		t.Errorf("the doctor does not mention the section: %s%s", r.Out, r.Err)
 	}
 	if r := h.Try("volume", "detach", "db", "web", "--timeout", "2s"); r.Code == 0 || !strings.Contains(r.Err, "has no section cluster") {
