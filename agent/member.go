@@ -29,6 +29,9 @@ import (
 // does nothing. It does not wait for etcd.
 func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error {
 	c := a.c.Cluster
+	if !c.Enabled() && a.halt == "" {
+		a.warnOfHolds()
+	}
 	if !c.Enabled() || a.halt != "" {
 		return nil
 	}
@@ -52,6 +55,21 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	})
 	a.volumeEvents.subscribe(func([]volume.Event) { a.holds.StatusChanged() })
 	return a.connectTasks(store)
+}
+
+// warnOfHolds logs that this host has holds in a cluster that the configuration does not name.
+func (a *Agent) warnOfHolds() {
+	var held []string
+	for _, r := range a.db.Volumes() {
+		if r.Volume.Shared && r.Held() {
+			held = append(held, r.Volume.ID)
+		}
+	}
+	if len(held) == 0 {
+		return
+	}
+	a.log.Error("the configuration has no section cluster, and this host holds shared volumes; the agent leaves them as they are and refuses their use", "holds", len(held), "first", held[0],
+		"remedy", "add the section again and restart the agent; to leave the cluster, detach the volumes first")
 }
 
 // overview returns the view of the cluster, or nil without a cluster.

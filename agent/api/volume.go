@@ -34,7 +34,16 @@ type VolumeSpec struct {
 	Secrets map[string]Secret `json:"secrets,omitempty" yaml:"secrets,omitempty"`
 	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // ReclaimRetain (the default) or ReclaimDelete
 	Scope   string            `json:"scope,omitempty" yaml:"scope,omitempty"`     // ScopeHost (the default) or ScopeShared
+	Boot    string            `json:"boot,omitempty" yaml:"boot,omitempty"`       // BootWait (the default) or BootTrustLocal
 }
+
+// The values of a volume's Boot. They matter if a host has rebooted and the cluster's etcd does not
+// answer. With BootWait, the host waits for an answer. With BootTrustLocal, it uses the hold that its own
+// records show.
+const (
+	BootWait       = "wait"
+	BootTrustLocal = "trust-local"
+)
 
 // The values of a volume's Scope. A volume with the scope host belongs to one host. A volume with the
 // scope shared belongs to all hosts of a cluster.

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -80,20 +79,48 @@ func classify(err error, sent bool) error {
 		return fmt.Errorf("%w: %s", shared.ErrDenied, text)
 	case code == codes.ResourceExhausted && strings.Contains(text, "larger than max"):
 		return fmt.Errorf("%w: %s", shared.ErrInvalid, text) // gRPC's limit, checked before etcd sees the request
-	case !sent && keptFromNetwork(text):
-		return fmt.Errorf("%w: the unit of the agent does not permit the network; run: systemctl daemon-reload && systemctl restart volagent", shared.ErrUnreachable)
 	case !sent && refusedByTLS(text):
-		return fmt.Errorf("%w: %s", shared.ErrDenied, text)
+		return fmt.Errorf("%w: %s", shared.ErrDenied, reason(text))
 	case !sent:
-		return fmt.Errorf("%w: %s", shared.ErrUnreachable, text)
+		return &shared.StoreError{Kind: shared.ErrUnreachable, Reason: reason(text)}
 	}
-	return fmt.Errorf("%w: %s", shared.ErrUnknownOutcome, text)
+	return &shared.StoreError{Kind: shared.ErrUnknownOutcome, Reason: reason(text)}
 }
 
-// keptFromNetwork reports whether the text of a connection error says that this process may not use the
-// network: RestrictAddressFamilies= and IPAddressDeny= of systemd have these errors.
-func keptFromNetwork(text string) bool {
-	return strings.Contains(text, syscall.EAFNOSUPPORT.Error()) || strings.Contains(text, "connect: "+syscall.EPERM.Error())
+// notPermitted is the reason if systemd has read the unit of the agent before the host was in a cluster.
+const notPermitted = "the unit of the agent does not permit the network; run: systemctl daemon-reload && systemctl restart volagent"
+
+// reasons are short texts for the errors of gRPC that occur while etcd does not answer. The first one
+// whose part occurs in an error counts.
+var reasons = []struct{ part, text string }{
+	// systemd's RestrictAddressFamilies= and IPAddressDeny= have these errors.
+	{"address family not supported", notPermitted},
+	{"connect: operation not permitted", notPermitted},
+	{"certificate has expired or is not yet valid", "a certificate has expired or is not valid yet; are the clocks right?"},
+	{"unknown authority", "its certificate is from another authority; is it another cluster?"},
+	{"bad certificate", "it refuses the certificate of this host"},
+	{"expired certificate", "the certificate of this host has expired"},
+	{"first record does not look like a TLS handshake", "it does not use TLS; does the endpoint begin with http://?"},
+	{"connection refused", "connection refused"},
+	{"no route to host", "no route to host"},
+	{"network is unreachable", "the network is unreachable"},
+	{"no such host", "its name cannot be resolved"},
+	{"connection reset", "the connection was reset"},
+	{"broken pipe", "the connection was reset"},
+	{"no leader", "its members have no leader"},
+	{"request timed out", "its members have no leader"},
+	{"deadline exceeded", "no answer in time"},
+	{"i/o timeout", "no answer in time"},
+}
+
+// reason shortens the text of an error of gRPC. An unknown text stays as it is.
+func reason(text string) string {
+	for _, known := range reasons {
+		if strings.Contains(text, known.part) {
+			return known.text
+		}
+	}
+	return text
 }
 
 // refusedByTLS reports whether the text of a connection error comes from TLS. gRPC gives only the
@@ -112,12 +139,15 @@ func notExecuted(err error) error {
 	if !errors.Is(err, shared.ErrUnknownOutcome) {
 		return err
 	}
-	text := strings.TrimPrefix(err.Error(), shared.ErrUnknownOutcome.Error())
-	is := shared.ErrUnreachable
 	if errors.Is(err, shared.ErrFull) {
-		is, text = shared.ErrFull, ""
+		return shared.ErrFull
 	}
-	return fmt.Errorf("%w%s", is, text)
+
+	var failed *shared.StoreError
+	if errors.As(err, &failed) && failed.Kind == shared.ErrUnknownOutcome { //nolint:errorlint // the kind itself is meant
+		return &shared.StoreError{Kind: shared.ErrUnreachable, Reason: failed.Reason}
+	}
+	return fmt.Errorf("%w%s", shared.ErrUnreachable, strings.TrimPrefix(err.Error(), shared.ErrUnknownOutcome.Error()))
 }
 
 // withContext adds the error of the caller's context. A call that the caller cancels before anything

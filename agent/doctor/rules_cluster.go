@@ -25,6 +25,10 @@ func compareAgain(id string) (words string, f fix) {
 // membership reports a cluster that is not reachable, and a watch that is late.
 func membership(p Picture, f *findings) {
 	c := p.Cluster
+	if held := p.heldShared(); !c.Joined && p.Halt == "" && held > 0 {
+		f.add(ClusterUnreachable, Problem, "agent", "agent").what("the configuration of this host has no section cluster, and this host has holds on shared volumes: %d", held).
+			then("the agent leaves these volumes as they are, and refuses their use. No other host can use the ones for a single host").do("volctl volume list")
+	}
 	switch {
 	case c.Away != "":
 		f.add(ClusterUnreachable, Problem, "agent", "agent").what("the cluster is not usable since %s (%s): %s", c.Since.Format(time.RFC3339), age(p.Now, c.Since), c.Away).
@@ -41,6 +45,16 @@ func membership(p Picture, f *findings) {
 			g.do("systemctl restart %s", unit)
 		}
 	}
+}
+
+// heldShared returns the number of shared volumes that this host holds, as its records show.
+func (p Picture) heldShared() (n int) {
+	for _, v := range p.Volumes {
+		if v.Record.Volume.Shared && v.Record.Held() {
+			n++
+		}
+	}
+	return n
 }
 
 // age describes how long ago a time was.

@@ -56,6 +56,7 @@ func TestClusterRules(t *testing.T) {
 		"well":         {func(*Picture) {}, "", "", "", ""},
 		"unreachable":  {func(p *Picture) { p.Cluster.Away, p.Cluster.Since = "etcd at e: no answer", now.Add(-time.Minute) }, "cluster-unreachable:agent", Problem, "since 2026-03-10T02:59:00Z (for 1m0s): etcd at e: no answer", ""},
 		"not read":     {func(p *Picture) { p.Cluster.Err, p.Cluster.Holds = errors.New("too slow"), nil }, "cluster-unreachable:agent", Warning, "too slow", ""},
+		"no section":   {func(p *Picture) { p.Cluster = Cluster{} }, "cluster-unreachable:agent", Problem, "no section cluster", ""},
 		"late watch":   {func(p *Picture) { p.Cluster.Lag = 11 * time.Second }, "cluster-watch-late:agent", Warning, "systemctl restart volagent.service", ""},
 		"normal watch": {func(p *Picture) { p.Cluster.Lag = 9 * time.Second }, "", "", "", ""},
 

@@ -23,6 +23,9 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 	}
 
 	for _, r := range records {
+		if err := s.noteSeen(ctx, r, shows(found[r.Volume.ID], r) && !forgotten); err != nil {
+			return err
+		}
 		if !s.expects(r) {
 			continue
 		}

@@ -36,6 +36,11 @@ func (s *lossyStore) Do(ctx context.Context, t shared.Txn) (shared.Result, error
 	return r, err
 }
 
+// noRecords are the records of a host without volumes.
+type noRecords struct{ Records }
+
+func (noRecords) Volumes() []volume.Record { return nil }
+
 // TestGiveUpUnknown gives up a hold, loses the answer, and then loses etcd. The outcome is unknown: the
 // host must not use the hold again, because another host may have the volume.
 func TestGiveUpUnknown(t *testing.T) {
@@ -56,7 +61,7 @@ func TestGiveUpUnknown(t *testing.T) {
 		}
 	}
 
-	s := New(Options{Store: &lossyStore{Store: store}, Endpoints: etcd, Node: "h1", Events: func(...volume.Event) {}, Log: hclog.NewNullLogger()})
+	s := New(Options{Store: &lossyStore{Store: store}, Endpoints: etcd, Node: "h1", Records: noRecords{}, Events: func(...volume.Event) {}, Log: hclog.NewNullLogger()})
 	s.who, s.away = shared.Asker{Node: "h1", Incarnation: 1, Era: shared.Era{Epoch: 1}}, ""
 	r := volume.Record{Volume: volume.Volume{ID: "db", Shared: true}}
 	r.Node.Hold = volume.Hold{State: volume.Failed, Operation: "o", Since: time.Now()}

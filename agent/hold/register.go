@@ -44,7 +44,7 @@ func (s *Service) Run(ctx context.Context) {
 			return
 		}
 
-		s.setAway(s.words(err))
+		s.setAway(s.words(err), err)
 		tries++
 		backoff.Pause(ctx, backoff.Jitter(retries.After(tries)))
 	}
@@ -59,7 +59,7 @@ func (s *Service) words(err error) string {
 	if errors.As(err, &refused) {
 		return "the cluster does not accept this host: " + refused.Message
 	}
-	return fmt.Sprintf("etcd at %s: %v", s.Endpoints(), err)
+	return shared.Unusable(s.Endpoints(), err)
 }
 
 // register raises the incarnation of this host in the cluster. It then compares the holds of this
@@ -225,7 +225,7 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 
 		if err := s.checkRegistration(ctx, lease, asked); err != nil {
 			if errors.Is(err, shared.ErrUnreachable) {
-				s.setAway(s.words(err))
+				s.setAway(s.words(err), err)
 				failures++
 				backoff.Pause(ctx, backoff.Jitter(retries.After(failures)))
 				s.registerAgain() // the registration stays valid if the lease still exists

@@ -119,6 +119,9 @@ type Service struct {
 	since time.Time
 	told  bool // an event has told that the cluster is not usable
 
+	silent  bool // away is set only because the store does not answer
+	refused bool // the store has refused this host since the last registration
+
 	lease shared.Lease // of the last registration
 
 	// seen is the newest revision of the store that this host has seen in its epoch.
@@ -163,7 +166,7 @@ func (s *Service) Cluster(volume.Record) volume.Cluster {
 
 	c := volume.Cluster{}
 	if s.away != "" {
-		c.Away = s.awayWords()
+		c.Away, c.Silent = s.awayWords(), s.silent
 	}
 	return c
 }
@@ -184,9 +187,11 @@ func (s *Service) Asker() (shared.Asker, error) {
 	return s.who, nil
 }
 
-// setAway records that the cluster is not usable, and why.
-func (s *Service) setAway(reason string) {
+// setAway records that the cluster is not usable, and why. The reason describes the error cause.
+func (s *Service) setAway(reason string, cause error) {
+	defer s.wakeTrusting()
 	s.mu.Lock()
+	s.noteSilence(cause)
 	tell := !s.told
 	if s.away == "" {
 		s.since = time.Now()
@@ -204,6 +209,7 @@ func (s *Service) setReachable(who shared.Asker) {
 	s.mu.Lock()
 	was, told := s.away, s.told
 	s.away, s.told, s.who = "", false, who
+	s.silent, s.refused = false, false
 	s.mu.Unlock()
 
 	if was == "" {
@@ -228,10 +234,10 @@ func (s *Service) noteError(err error) {
 	switch {
 	case errors.Is(err, context.Canceled):
 	case errors.Is(err, shared.ErrUnreachable), errors.Is(err, shared.ErrFull), errors.Is(err, shared.ErrDenied), errors.Is(err, shared.ErrUnsupported):
-		s.setAway(fmt.Sprintf("etcd at %s: %v", s.Endpoints(), err))
+		s.setAway(shared.Unusable(s.Endpoints(), err), err)
 		s.registerAgain()
 	case errors.Is(err, shared.ErrWentBack):
-		s.setAway(s.words(err))
+		s.setAway(s.words(err), err)
 		s.registerAgain()
 	case errors.Is(err, shared.ErrUnregistered):
 		s.registerAgain()

@@ -13,7 +13,7 @@ import (
 // a deadline does.
 func TestCancelled(t *testing.T) {
 	told := 0
-	s := New(Options{Endpoints: etcd, Events: func(...volume.Event) { told++ }})
+	s := New(Options{Endpoints: etcd, Records: noRecords{}, Events: func(...volume.Event) { told++ }})
 	s.away = ""
 	for _, c := range []struct {
 		cause error

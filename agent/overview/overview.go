@@ -54,5 +54,5 @@ func (s *Service) begin(ctx context.Context) (context.Context, context.CancelFun
 
 // unreadable returns the error of a read for people.
 func (s *Service) unreadable(what string, err error) error {
-	return volume.Errorf(volume.ErrPluginUnavailable, "cannot read %s from etcd at %s: %v", what, s.Endpoints(), err).WithHint("volctl node status")
+	return volume.Errorf(volume.ErrPluginUnavailable, "cannot read %s: %s", what, shared.Unusable(s.Endpoints(), err)).WithHint("volctl node status")
 }

@@ -40,6 +40,9 @@ func (s *creator) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	}
 
 	spec = s.scoped(spec)
+	if err := s.checkBoot(spec); err != nil {
+		return failed(err)
+	}
 	shared, found, err := s.lookSpec(ctx, spec)
 	switch {
 	case err != nil:

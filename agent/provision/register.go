@@ -30,6 +30,9 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	}
 
 	spec = s.scoped(spec)
+	if err := s.checkBoot(spec); err != nil {
+		return failed(err)
+	}
 	had, ok, err := s.lookSpec(ctx, spec)
 	if err != nil {
 		return failed(err)

@@ -163,7 +163,15 @@ func (s *common) checkShareable(v volume.Volume) error {
 		return volume.Errorf(volume.ErrRefused, "volume %q cannot have the scope shared: %s", v.ID, why)
 	}
 
+	if err := v.CheckBoot(view.Info); err != nil {
+		return err
+	}
 	return s.checkReferences(v)
+}
+
+// checkBoot refuses a volume file with "boot: trust-local", if the volume must wait for the cluster.
+func (s *common) checkBoot(v volume.Volume) error {
+	return v.CheckBoot(s.Plugins.View(v.PluginID).Info)
 }
 
 // checkReferences refuses secrets that the definition of a shared volume may not use on this host.

@@ -33,6 +33,9 @@ func (s *creator) createShared(ctx context.Context, spec volume.Volume, had volu
 	}
 
 	info, err := s.awaitController(ctx, spec)
+	if err == nil {
+		err = spec.CheckBoot(info)
+	}
 	if err != nil {
 		return failed(err)
 	}

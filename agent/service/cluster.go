@@ -111,6 +111,9 @@ func (c Cluster) Volume(ctx context.Context, by Caller, id string) (out api.Volu
 	}
 
 	out.Holds = toHolds(v.Holds)
+	if v.Conflict != "" {
+		out.Notes = append(out.Notes, v.Conflict)
+	}
 	if v.Call != nil {
 		call := toCall(*v.Call)
 		out.ClusterCall = &call

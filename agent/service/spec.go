@@ -15,7 +15,10 @@ func Volume(s api.VolumeSpec) volume.Volume {
 		ID: s.ID, Name: s.Name, PluginID: s.PluginID, ExternalID: s.ExternalID,
 		SnapshotID: s.SnapshotID, CloneID: s.CloneID, CapacityMin: s.CapacityMin, CapacityMax: s.CapacityMax,
 		Parameters: s.Parameters, Mutable: s.Mutable, Context: s.Context, Reclaim: cmp.Or(s.Reclaim, api.ReclaimRetain),
-		Shared: s.Scope == api.ScopeShared, AnyScope: s.Scope == "",
+		Shared: s.Scope == api.ScopeShared, AnyScope: s.Scope == "", Boot: s.Boot,
+	}
+	if s.Boot == api.BootWait {
+		v.Boot = volume.BootWait
 	}
 
 	listed := s.Capabilities
@@ -70,6 +73,7 @@ func toSpec(v volume.Volume) api.VolumeSpec {
 		ID: v.ID, Name: v.Name, PluginID: v.PluginID, ExternalID: v.ExternalID,
 		SnapshotID: v.SnapshotID, CloneID: v.CloneID, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax,
 		Parameters: v.Parameters, Mutable: v.Mutable, Context: v.Context, Reclaim: v.Reclaim,
+		Boot: v.Boot,
 	}
 
 	if v.Shared {

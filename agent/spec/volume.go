@@ -73,6 +73,7 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 		"secrets":          func(n *yaml.Node) { s.Secrets = d.secrets(only(n)) },
 		"reclaim":          func(n *yaml.Node) { s.Reclaim = d.oneOf(n, "reclaim", []string{api.ReclaimRetain, api.ReclaimDelete}) },
 		"scope":            func(n *yaml.Node) { s.Scope = d.oneOf(n, "scope", []string{api.ScopeHost, api.ScopeShared}) },
+		"boot":             func(n *yaml.Node) { s.Boot = d.oneOf(n, "boot", []string{api.BootWait, api.BootTrustLocal}) },
 		// These fields occur only in files for Nomad. The field capability is Nomad's name for
 		// capabilities. The decoder checks the fields namespace and type, but does not use them.
 		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },

@@ -115,6 +115,7 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 
 	text("reclaim", s.Reclaim)
 	text("scope", s.Scope)
+	text("boot", s.Boot)
 	return n, nil
 }
 

@@ -112,7 +112,7 @@ func unusual(n *api.Node) []output.Field {
 }
 
 // condition returns the condition of the node, and a text that describes it. The node is healthy
-// only if all plugins are ready.
+// only if all plugins are ready, and the host can use its cluster.
 func condition(n *api.Node) (output.Condition, string) {
 	down := len(n.Plugins) - readyPlugins(n)
 	switch {
@@ -120,6 +120,8 @@ func condition(n *api.Node) (output.Condition, string) {
 		return output.Bad, output.Count(len(n.Problems), "problem")
 	case !well(n):
 		return output.Bad, "not working"
+	case n.Cluster != nil && !n.Cluster.Reachable:
+		return output.Bad, "cluster not usable"
 	case down > 0:
 		return output.Changing, output.Count(down, "plugin") + " not ready"
 	default:

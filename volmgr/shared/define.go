@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -82,6 +83,9 @@ func (p Place) Define(who Asker, v volume.Volume) (Txn, error) {
 	if err := p.checkUnique(); err != nil {
 		return Txn{}, err
 	}
+	if err := p.checkBoot(Definition{Volume: v}); err != nil {
+		return Txn{}, err
+	}
 
 	compares, external := p.claimStorage()
 	compares = append(compares, Absent(p.Volume.Key), Unchanged(p.Use.KV))
@@ -91,9 +95,26 @@ func (p Place) Define(who Asker, v volume.Volume) (Txn, error) {
 // put returns the operation that stores a definition.
 func (p Place) put(d Definition) Op {
 	d.Volume.Shared = true
-	d.Attach = d.Attach || p.Attaches != nil && p.Attaches(d.Volume.PluginID)
+	d.Attach = p.attach(d)
 	d.Deleting = d.Volume.Provision == volume.Deleting
 	return p.Volume.Put(d)
+}
+
+// attach reports whether the volume of a definition needs ControllerPublishVolume, as far as the cluster
+// and this host know.
+func (p Place) attach(d Definition) bool {
+	return d.Attach || p.Attaches != nil && p.Attaches(d.Volume.PluginID)
+}
+
+// checkBoot refuses a change to "boot: trust-local" if the volume needs ControllerPublishVolume.
+func (p Place) checkBoot(d Definition) error {
+	if d.Volume.Boot == p.Volume.Value.Volume.Boot {
+		return nil
+	}
+
+	v := d.Volume
+	v.Shared = true
+	return v.CheckBoot(plugin.Info{Caps: plugin.Caps{Attach: p.attach(d)}})
 }
 
 // claimStorage returns the operation that makes the volume the only one with its storage, and its
@@ -139,6 +160,9 @@ func (p Place) Redefine(who Asker, d Definition) (Txn, error) {
 	}
 	if !p.Volume.Exists() {
 		return Txn{}, missing(p.id)
+	}
+	if err := p.checkBoot(d); err != nil {
+		return Txn{}, err
 	}
 
 	return p.txn([]Compare{Unchanged(p.Volume.KV), Unchanged(p.Use.KV)}, append(p.notice(), p.put(d))...), nil

@@ -205,6 +205,31 @@ var (
 	ErrUnsupported = errors.New("this etcd is not supported")
 )
 
+// StoreError is an error of a Store with a short reason for people.
+type StoreError struct {
+	Kind   error // one of the errors above
+	Reason string
+}
+
+func (e *StoreError) Error() string { return e.Kind.Error() + ": " + e.Reason }
+
+// Unwrap returns the kind of the error.
+func (e *StoreError) Unwrap() error { return e.Kind }
+
+// Unusable describes in a few words why the store at the given addresses cannot be used.
+func Unusable(endpoints string, err error) string {
+	if !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrFull) {
+		return fmt.Sprintf("etcd at %s: %v", endpoints, err)
+	}
+
+	text := "etcd at " + endpoints + " does not answer"
+	var e *StoreError
+	if errors.As(err, &e) && e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
 // resendAfter is the wait before DoSure sends a transaction again.
 const resendAfter = 100 * time.Millisecond
 

@@ -64,6 +64,10 @@ type VolumeView struct {
 	Definition
 	Holds []HoldView // in ascending order of the hosts
 	Call  *CallView  // nil if no call is in flight, or if it was not read
+
+	// Conflict says that hosts use the volume against its mode. It is set only if the volume was read
+	// alone.
+	Conflict string
 }
 
 // HostView is a host of the cluster as people see it.

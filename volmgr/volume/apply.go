@@ -31,7 +31,7 @@ func apply(r Record, a Action, out Outcome) Record {
 		return applyPublish(r, a, out)
 	case Bind, Unbind:
 		return applyBind(r, a, out)
-	case Acquire, Confirm, GiveUp:
+	case Acquire, Trust, Confirm, GiveUp:
 		return applyHold(r, a, out)
 	case Own:
 		return applyOwn(r, a, out)
@@ -405,7 +405,7 @@ func Urgency(before, now Record) Saving {
 // know under which hold the volume is mounted.
 func urgentHold(was, is Hold) bool {
 	usable := is.State == Present || is.State == Failed
-	return usable && is.State != was.State || is.Confirmed != was.Confirmed || is.Lost != was.Lost
+	return usable && is.State != was.State || is.Confirmed != was.Confirmed || is.Lost != was.Lost || is.Unverified != was.Unverified
 }
 
 // remade reports whether a mount was made again since the record before.

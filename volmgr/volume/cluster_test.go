@@ -39,13 +39,14 @@ func controls(k call.Method) bool {
 // acquire gives this host the hold. A late transaction about an earlier state of the hold then has
 // no effect any more.
 func (w *world) acquire(token uint8) {
-	w.hold, w.token, w.confirmed, w.takenOver = mine, token, false, false
+	w.hold, w.token, w.confirmed, w.takenOver, w.had = mine, token, false, false, true
 	w.late &^= lateStore
 }
 
 // giveUp ends the hold of this host. It changes a key that each earlier Acquire compares.
 func (w *world) giveUp() {
 	w.late &^= lateStore
+	w.had = false
 	if w.hold == mine {
 		w.hold, w.confirmed = none, false
 	}
@@ -67,6 +68,10 @@ func answerAfterLoss(h how) volume.Outcome {
 // store executes a transaction in the cluster's store and returns the outcome that the agent
 // receives.
 func (w *world) store(a volume.Action, h how, token uint8) volume.Outcome {
+	if a.Kind == volume.Acquire && !w.asked {
+		w.late &^= lateStore // the agent has registered since its start, and a transaction of the earlier incarnation fails
+		w.asked = true
+	}
 	switch {
 	case h != failLate:
 	case a.Kind == volume.GiveUp:
@@ -126,9 +131,11 @@ func (w *world) brokenHold(v variant, r volume.Record, a volume.Action) string {
 
 	switch a.Kind {
 	case call.NodeStage, call.NodePublish, call.ControllerPublish, volume.Confirm:
-		if w.hold != mine {
+		if w.hold != mine && !w.relies(r) {
 			return "done without the hold"
 		}
+	case volume.Trust:
+		return w.brokenTrust(v, r)
 	}
 
 	switch {
@@ -149,6 +156,29 @@ func (w *world) brokenHold(v variant, r volume.Record, a volume.Action) string {
 	return ""
 }
 
+// brokenTrust returns the rule that the use of a hold without an answer of the store would violate, or "".
+func (w *world) brokenTrust(v variant, r volume.Record) string {
+	switch {
+	case !v.trust:
+		return "done for a volume that must wait for the store"
+	case v.attach:
+		return "done for a volume with an attachment, which needs the store anyway"
+	case w.asked:
+		return "done although the agent has asked the store since its start"
+	case !w.had:
+		return "done for a hold that this host has given up or never had"
+	case r.Node.Boot == "" || r.Node.Boot == w.bootID():
+		return "done for a volume that this host did not use before the boot"
+	}
+	return ""
+}
+
+// relies reports whether the record shows a hold that this host uses without an answer of the store,
+// and which the host has not given up.
+func (w *world) relies(r volume.Record) bool {
+	return r.Volume.Boot == volume.BootTrustLocal && r.Node.Hold.Unverified && w.had
+}
+
 // forgottenHold describes a hold that this host has or may still get, although the record does not
 // show it. It also describes a claim that is mounted without a hold.
 func forgottenHold(r volume.Record, w world) string {
@@ -162,7 +192,7 @@ func forgottenHold(r volume.Record, w world) string {
 
 	for i, alloc := range allocs {
 		mounted := w.target[i].id != 0 && r.Claims[alloc].Published == volume.Present
-		if r.Volume.Shared && mounted && r.Claims[alloc].Wanted && w.hold != mine {
+		if r.Volume.Shared && mounted && r.Claims[alloc].Wanted && w.hold != mine && !w.relies(r) {
 			return fmt.Sprintf("the claim of %s is mounted, and this host has no hold", alloc)
 		}
 	}
@@ -175,7 +205,7 @@ func unsettledHold(v variant, r volume.Record, w world, wanted bool) string {
 	switch {
 	case !v.shared:
 		return ""
-	case wanted && w.hold != mine:
+	case wanted && w.hold != mine && !w.relies(r):
 		return "settled without the hold"
 	case wanted && v.attach && !w.confirmed:
 		return "settled with an attachment that the store does not show"
@@ -196,6 +226,9 @@ func (x *explorer) hosts(s state, at int32) {
 	}
 
 	next := s
+	if s.mem.Node.Hold.Unverified {
+		x.add(s.compared(), at, label{what: "the agent compares its holds with the cluster"})
+	}
 	switch {
 	case s.w.hold == other:
 		next.w.hold = none
@@ -205,6 +238,19 @@ func (x *explorer) hosts(s state, at int32) {
 		next.left.others--
 		x.add(next, at, label{what: "another host acquires the hold"})
 	}
+}
+
+// compared returns the state after the cluster has answered again and the agent has compared its holds.
+func (s state) compared() state {
+	h := s.mem.Node.Hold
+	if h.State == volume.Present && s.w.hold != mine {
+		s.mem, _ = volume.LoseHold(s.mem)
+		s.w.had = false
+	} else {
+		s.mem, _ = volume.SeenHold(s.mem, s.w.hold == mine)
+	}
+	s.disk = s.mem
+	return s
 }
 
 // alone checks the agent while the cluster is not reachable. The agent must end each detach, and
@@ -240,10 +286,15 @@ func (x *explorer) alone(s state) string {
 
 // usable reports whether the record shows a hold under which the volume can be mounted without the
 // cluster.
+//
+// With controllers on other hosts, only a volume that was in use before the boot is certain to need
+// none of them.
 func usable(v variant, s state) bool {
 	n := s.mem.Node
 	attached := !v.attach || n.Attached == volume.Present && n.Hold.Confirmed
-	return n.Hold.State == volume.Present && !n.Hold.Lost && attached
+	trusts := v.trust && !v.attach && n.Hold.Unverified && n.Boot != ""
+	held := n.Hold.State == volume.Present && !v.remote || trusts && n.Hold.State != volume.Failed
+	return held && !n.Hold.Lost && attached
 }
 
 // endsAlone runs further steps without faults and without the cluster, until the agent waits.
@@ -251,7 +302,7 @@ func (x *explorer) endsAlone(s state) (end state, bad string) {
 	before := s
 	var steps []string
 	for range enough {
-		a := volume.Next(s.mem, s.observe(x.v, bothUp, allOver|clusterAway, -1))
+		a := volume.Next(s.mem, s.observe(x.v, bothUp, allOver|alone, -1))
 		steps = append(steps, string(a.Kind)+" "+a.Alloc)
 		switch {
 		case a.Kind == volume.Wait && a.Cause == volume.CauseOwner && s.behind:

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
 )
@@ -65,6 +66,7 @@ const (
 	EventHoldAcquired EventType = "hold-acquired"
 	EventHoldGivenUp  EventType = "hold-given-up"
 	EventHoldLost     EventType = "hold-lost"
+	EventHoldTrusted  EventType = "hold-trusted"  // used after a reboot without an answer of the cluster
 	EventHoldConflict EventType = "hold-conflict" // several hosts use the volume against its mode
 )
 
@@ -140,7 +142,7 @@ func (t EventType) Check() error {
 		EventUnpublished, EventBound, EventUnbound, EventOwned, EventUnmounted, EventExpanded,
 		EventNodeExpanded, EventExpandFailed, EventStepFailed, EventStepInterrupted,
 		EventWarning,
-		EventHoldAcquired, EventHoldGivenUp, EventHoldLost, EventHoldConflict,
+		EventHoldAcquired, EventHoldGivenUp, EventHoldLost, EventHoldTrusted, EventHoldConflict,
 		EventNodeRegistered, EventClusterReachable, EventClusterUnreachable,
 		EventCreated, EventCreateFailed, EventRegistered, EventUpdated, EventDeleted,
 		EventDeleteFailed, EventDeregistered, EventModified, EventModifyFailed,
@@ -201,6 +203,8 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add(EventNodeExpanded, "", "expanded to %s at %s", Size(a.Size), a.Path)
 		case Acquire:
 			add(EventHoldAcquired, "", "this host holds the volume in mode %s", now.Node.Hold.Access)
+		case Trust:
+			add(EventHoldTrusted, "", "the cluster does not answer after a reboot; this host uses its hold of %s (boot: trust-local)", now.Node.Hold.Since.Format(time.RFC3339))
 		case GiveUp:
 			add(EventHoldGivenUp, "", "this host has given up the volume")
 		case Bind:

@@ -93,6 +93,9 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Notes = append(e.Notes, lack)
 	}
 
+	if r.trusted() {
+		e.Notes = append(e.Notes, "the cluster has not confirmed the hold of this host since its reboot (boot: trust-local)")
+	}
 	if e = e.withPendingCalls(r, o, at); e.Else.Equal(e.Fix) {
 		e.Else = remedy.Remedy{}
 	}

@@ -57,6 +57,11 @@ func TestExplore(t *testing.T) {
 		{name: "shared, without the plugin, stage", shared: true, stage: true, escape: true},
 		{name: "shared, the host goes down, attach and stage", shared: true, attach: true, stage: true, goes: true},
 		{name: "shared, the host goes down, neither", shared: true, goes: true},
+		{name: "shared, trusted, stage", shared: true, trust: true, stage: true},
+		{name: "shared, trusted, neither and bind", shared: true, trust: true, bind: true},
+		{name: "shared, trusted, attach and stage", shared: true, trust: true, attach: true, stage: true},
+		{name: "shared, trusted, controllers elsewhere, stage", shared: true, trust: true, remote: true, stage: true},
+		{name: "shared, trusted, the host goes down, stage", shared: true, trust: true, stage: true, goes: true},
 		{name: "shared, forced, and registered again, attach and stage", shared: true, attach: true, stage: true, again: true},
 	}
 	budgets := []budget{
@@ -112,6 +117,17 @@ func TestExplore(t *testing.T) {
 			{faults: 0, crashes: 1, intents: 4, others: 2},
 		}
 	}
+	trusted := []budget{ // budgets for a volume whose hold is used after a boot without an answer
+		{faults: 1, crashes: 1, intents: 2, others: 0},
+		{faults: 0, crashes: 2, intents: 2, others: 1},
+	}
+	if testing.Short() {
+		trusted = []budget{{faults: 1, crashes: 1, intents: 2, others: 0}}
+	}
+	if *deep {
+		trusted = slices.Concat(cluster, []budget{{faults: 1, crashes: 1, intents: 3, others: 0}})
+	}
+	brief := []budget{{faults: 0, crashes: 1, intents: 2, others: 1}} // budget for the variants of a trusted hold
 	var states, steps atomic.Int64
 	t.Cleanup(func() { t.Logf("%d states, %d steps in all", states.Load(), steps.Load()) })
 	for _, v := range variants {
@@ -126,6 +142,12 @@ func TestExplore(t *testing.T) {
 			}
 			if v.shared {
 				budgets = cluster
+			}
+			if v.trust {
+				budgets = trusted
+			}
+			if v.trust && (v.attach || v.remote || v.goes) && !*deep {
+				budgets = brief
 			}
 			for _, b := range budgets {
 				x := &explorer{v: v, seen: map[key]int32{}, calm: map[key]bool{}, apart: map[key]bool{}}
@@ -188,6 +210,12 @@ func (x *explorer) run(t *testing.T, b budget) {
 	start := state{left: b}
 	start.mem.Volume = volume.Volume{ID: "v", PluginID: "p", Capacity: 1, Capabilities: []call.Capability{{Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem}}}
 	start.mem.Volume.Shared = x.v.shared
+	if x.v.shared {
+		start.mem.Volume.Capabilities[0].Access = call.MultiNodeMultiWriter
+	}
+	if x.v.trust {
+		start.mem.Volume.Boot = volume.BootTrustLocal
+	}
 	start.disk = start.mem
 	x.add(start, -1, label{what: "start"})
 	for len(x.queue) > 0 {
@@ -254,6 +282,9 @@ func (x *explorer) turns(s state, at int32) string {
 		if o.early(s.w.late) {
 			return ""
 		}
+		if h := s.mem.Node.Hold; o&clusterAway == 0 && h.Unverified && (h.State == volume.Present || s.w.hold != mine) {
+			return "" // before the cluster becomes usable, the agent compares its holds
+		}
 		seen := s.observe(x.v, up, o, hung)
 		a := volume.Next(s.mem, seen)
 		quiet := o&clusterAway == 0 && seen.WatchOver && seen.AttachmentOver && hung < 0 // checking one of the variations of each state is enough
@@ -268,6 +299,9 @@ func (x *explorer) turns(s state, at int32) string {
 		away := o&clusterAway != 0
 		if away && !s.mem.Node.Hold.Lost && (stores(a.Kind) || controls(a.Kind)) {
 			return fmt.Sprintf("%s is to be made while the cluster is not reachable", a.Kind)
+		}
+		if a.Kind == volume.Trust && o&clusterSilent == 0 {
+			return "the hold is used without an answer of a cluster that answers"
 		}
 		if !away && a.Kind == volume.Wait && a.Cause == volume.CauseCluster {
 			return "it waits for a cluster that is reachable"
@@ -466,7 +500,7 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 		bad = "made, and after a crash nobody would know"
 	case s.blocked() && a.RPC():
 		bad = "called before what a forced deregister left of the same storage is undone"
-	case s.down && (a.Forward() || a.Kind == volume.Own || a.Kind == volume.Take || a.Kind == volume.Plan || a.Kind == call.ControllerUnpublish || a.Kind == volume.Acquire || a.Kind == volume.Confirm):
+	case s.down && (a.Forward() || a.Kind == volume.Own || a.Kind == volume.Take || a.Kind == volume.Plan || a.Kind == call.ControllerUnpublish || a.Kind == volume.Acquire || a.Kind == volume.Trust || a.Kind == volume.Confirm):
 		bad = "done while the host goes down"
 	case s.down && a.Kind == volume.Free && s.mem.Claims[a.Alloc].Wanted:
 		bad = "a claim is freed that is wanted"

@@ -52,7 +52,8 @@ func (t Token) String() string { return fmt.Sprintf("%d.%d", t.Epoch, t.Revision
 //	    │        └────── Prove ──────► failed ◄────────── Prove ───────────┘
 //	    └──────────── GiveUp ────────────┘
 //
-// After a reboot, the state is unknown until an Acquire has verified the hold.
+// After a reboot, the state is unknown until an Acquire has verified the hold. While the store does not
+// answer, a Trust makes the hold of some volumes present without that; see Volume.Boot.
 //
 // A failed hold is being given up, and no other side exists. The agent stores this state before the
 // first GiveUp. After a crash or a lost answer, a new claim can therefore not use this hold. The
@@ -78,6 +79,10 @@ type Hold struct {
 	// that detaches the volume or gives up the hold.
 	Before Kept `json:"-"`
 
+	// Unverified is set if the host had the hold before its last reboot, and the store has not shown the
+	// hold since then. The state is Unknown, or Present after a Trust.
+	Unverified bool `json:"unverified,omitempty"`
+
 	// Lost is set if the store no longer shows the hold. Another host may use the volume, so the
 	// agent only undoes the mounts on this host. It makes no controller call.
 	Lost bool `json:"lost,omitempty"`
@@ -95,6 +100,10 @@ type Cluster struct {
 	// Away says why this host can change nothing in the cluster now. It is empty if the host is
 	// registered and the store answers.
 	Away string
+
+	// Silent is set together with Away if the only reason is that the store does not answer. It is not
+	// set while the store is asked for the first time, or if the store has refused this host.
+	Silent bool
 }
 
 // clustered reports whether a step needs the cluster's store.
@@ -135,14 +144,19 @@ func (p upPlanner) holdUp() (chosen, ok bool) {
 		return p.wait(CauseBackoff, "%s failed and is not due yet", call.ControllerPublish), false
 	case h.State == Failed:
 		return p.try(Action{Kind: GiveUp}), false // an earlier GiveUp may still end the hold
+	case p.trusts():
+		return p.try(Action{Kind: Trust}), false
 	default:
 		return p.try(Action{Kind: Acquire}), false
 	}
 }
 
 // unserved reports whether no host of the cluster can make the controller calls for the volume, or
-// whether it is not known yet which host can.
-func (p *planner) unserved() bool { return p.o.Plugin.Unasked(call.ControllerPublish) }
+// whether it is not known yet which host can. A hold that the host trusts needs no such call: the
+// record shows that the volume was used without one.
+func (p *planner) unserved() bool {
+	return p.o.Plugin.Unasked(call.ControllerPublish) && !p.r.trusted()
+}
 
 // bare reports whether the host has made no side under its hold, and no late effect can make one.
 func (p *planner) bare() bool {
@@ -204,6 +218,10 @@ func applyHold(r Record, a Action, out Outcome) Record {
 	switch a.Kind {
 	case Acquire:
 		return applyAcquire(r, out)
+	case Trust:
+		if h.State == Unknown && h.Unverified {
+			h.State = Present
+		}
 	case Confirm:
 		if h.Confirmed = out.Err == nil; !h.Confirmed && out.Err.Answered && out.Err.Code == CodeHeld && r.Node.Attached == Present {
 			r.Node.Attached = Unknown // another host has taken the attachment over, and has undone it
@@ -219,6 +237,7 @@ func applyHold(r Record, a Action, out Outcome) Record {
 // earlier attempt can still take effect.
 func applyAcquire(r Record, out Outcome) Record {
 	n := &r.Node
+	n.Hold.Unverified = false
 	switch {
 	case out.Err == nil:
 		if n.Hold.Token != out.Token && n.Attached == Present {
@@ -300,6 +319,7 @@ func loadedHold(r Record, after Stop, blocked bool) Hold {
 	case h.State == Absent && blocked:
 		return h // the agent has not acquired the hold yet
 	case after.Boot():
+		h.Unverified = h.State == Present || h.State == Unknown && h.Unverified
 		h.State, h.Confirmed = Unknown, false
 	case h.State == Absent:
 		h.State = Unknown
@@ -318,7 +338,7 @@ func doubtHold(r Record) Record {
 		return r
 	}
 
-	h.State, h.Confirmed = Unknown, false
+	h.State, h.Confirmed, h.Unverified = Unknown, false, false
 	return r
 }
 

@@ -74,6 +74,9 @@ func merge(old, spec Volume, use usage) (Volume, []string, error) {
 
 	now.Secrets = m.secrets(old.Secrets, spec.Secrets)
 	now.Reclaim = change(&m, "reclaim", old.Reclaim, spec.Reclaim)
+	if old.Boot != spec.Boot {
+		now.Boot, m.changes = spec.Boot, append(m.changes, FieldChange("boot", old.boot(), spec.boot()))
+	}
 	if m.err != nil {
 		return old, nil, m.err
 	}
@@ -245,6 +248,9 @@ func (v Volume) Check() error {
 		}
 	}
 
+	if err := v.checkBootModes(); err != nil {
+		return err
+	}
 	if err := v.checkSecrets(); err != nil {
 		return err
 	}
@@ -306,6 +312,7 @@ func (v Volume) Differences(request Volume) []string {
 	m.secrets(v.Secrets, request.Secrets)
 	d = append(d, m.changes...)
 	d.unless(v.reclaim() == request.reclaim(), "reclaim", v.reclaim(), request.reclaim())
+	d.unless(v.Boot == request.Boot, "boot", v.boot(), request.boot())
 	return d
 }
 
@@ -341,6 +348,14 @@ func (v Volume) reclaim() string {
 		return "retain"
 	}
 	return v.Reclaim
+}
+
+// boot returns the value of Boot as volume files have it.
+func (v Volume) boot() string {
+	if v.Boot == BootWait {
+		return "wait"
+	}
+	return v.Boot
 }
 
 // CheckMutable returns an error if a mutable parameter has no name.

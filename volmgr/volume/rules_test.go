@@ -173,6 +173,9 @@ func (x *explorer) settles(s state) string {
 }
 
 func (x *explorer) rests(s state) string {
+	if s.mem.Node.Hold.Unverified {
+		s = s.compared()
+	}
 	var passed []key
 	var steps []string
 	for range enough {

@@ -169,7 +169,7 @@ func (s *state) future() (k key) {
 
 func (w *world) append(b []byte) []byte {
 	b = append(b, bits(w.grown, w.filled, w.attached, w.staged, w.told[0], w.told[1], w.unseen, w.owned), byte(w.late), byte(w.late>>8), byte(w.negated),
-		byte(w.hold)<<2|bits(w.confirmed, w.takenOver), w.token)
+		byte(w.hold)<<4|bits(w.confirmed, w.takenOver, w.had, w.asked), w.token)
 	for _, p := range []place{w.stage, w.target[0], w.target[1], w.bound[0]} {
 		b = append(b, p.id<<3|bits(p.dead, p.bare, p.stale))
 	}
@@ -196,7 +196,7 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 		b = append(b, bits(ok, c.Wanted, c.Without == volume.ByUmount, c.Without == volume.ByLazy, c.Owned), claimState(c.State)<<4|side(c.Published)<<2|side(c.Bound), mount(c.Mount)<<4|mount(c.BoundMount))
 	}
 	x, h := r.Volume.Expansion, n.Hold
-	b = append(b, side(h.State)<<3|bits(h.Operation != "", h.Confirmed, h.Lost), byte(h.Token.Revision))
+	b = append(b, side(h.State)<<4|bits(h.Operation != "", h.Confirmed, h.Lost, h.Unverified), byte(h.Token.Revision))
 	return append(b, bits(seq[0] < seq[1], x.Want > 0, x.Offline, x.Node > 0, x.Refused.Step == call.ControllerExpand, x.Refused.Step == call.NodeExpand, r.Volume.Capacity == larger))
 }
 
@@ -222,6 +222,7 @@ func bits(bs ...bool) (n byte) {
 func (s state) crash(after volume.Stop) state {
 	s = s.straight()
 	s.mem, s.debt.mem = s.disk, s.debt.disk
+	s.w.asked = false
 	if after == volume.Rebooted {
 		s.w.boot()
 	}
@@ -268,6 +269,7 @@ func (s state) reap(past bool) state {
 func (s state) stop() state {
 	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false
 	s.disk, s.debt.disk = s.mem, s.debt.mem
+	s.w.asked = false
 	s = s.loaded(volume.Stopped)
 	s.proved, s.down = false, false
 	return s
@@ -396,6 +398,7 @@ func (s state) lose() (state, bool) {
 	}
 	s.left.others--
 	s.w.loseHold()
+	s.w.had = false
 	s.mem, _ = volume.LoseHold(s.mem)
 	s.disk, s.parked = s.mem, 0
 	return s, true

@@ -76,7 +76,7 @@ func (p upPlanner) stagingUp() (chosen, ok bool) {
 		return p.unstage(), false
 	case len(n.PendingCalls) > 0 && (caps.Stage || n.Uses.Stage):
 		return p.unpublishForPending(), false
-	case p.o.Plugin.Unasked(call.ControllerPublish): // without its capabilities, the plugin may need ControllerPublishVolume
+	case p.unserved(): // without its capabilities, the plugin may need ControllerPublishVolume
 		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, call.ControllerPublish)), false
 	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
 		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false

@@ -49,6 +49,10 @@ type Volume struct {
 	// definition, and a host uses the volume only while it has a hold.
 	Shared bool `json:"shared,omitempty"`
 
+	// Boot is BootWait or BootTrustLocal. It decides whether a host can mount a shared volume after a
+	// reboot if the cluster does not answer.
+	Boot string `json:"boot,omitempty"`
+
 	// AnyScope is set in a request whose volume file has no scope. It is never stored.
 	AnyScope bool `json:"-"`
 
@@ -174,7 +178,7 @@ const namesMost = 5
 // have no flag and can come only from a volume file. With such settings, the repeated command also
 // needs that file.
 func (v Volume) createAgain() remedy.Remedy {
-	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" {
+	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" || v.Boot != BootWait {
 		return remedy.Of(remedy.CreateFromFile)
 	}
 

@@ -48,6 +48,8 @@ type variant struct {
 	raw     bool // the volume is a block device, and a claim may be detached without the plugin
 	again   bool // users deregister by force and register the same storage again
 	shared  bool // the host needs a hold in a cluster, and other hosts want it too
+	trust   bool // after a boot, the host may use its hold without an answer of the cluster
+	remote  bool // other hosts have the controllers, and only the cluster knows them
 }
 
 // world is the real state of the host, the plugin and the storage.
@@ -70,6 +72,8 @@ type world struct {
 	// confirmed is set if the store shows the attachment of this host as made.
 	confirmed bool
 	takenOver bool // another host has taken over the last ControllerPublishVolume, and has detached the volume
+	had       bool // this host has the hold, as far as it can know: another host may have taken the hold over
+	asked     bool // the agent has asked the store for the hold since its last start
 }
 
 // late is a set of calls that may still take effect.
@@ -113,7 +117,7 @@ func (w *world) mounted() bool {
 func (w *world) boot() {
 	*w = world{
 		late: w.late & (lateAttachments | lateStore), attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1,
-		hold: w.hold, token: w.token, confirmed: w.confirmed, takenOver: w.takenOver,
+		hold: w.hold, token: w.token, confirmed: w.confirmed, takenOver: w.takenOver, had: w.had,
 	}
 }
 
@@ -229,8 +233,10 @@ type over uint8
 const (
 	mountsOver over = 1 << iota
 	attachmentsOver
-	clusterAway
-	allOver = mountsOver | attachmentsOver
+	clusterAway   // the host can change nothing in the cluster
+	clusterSilent // the only reason is that the store does not answer
+	allOver       = mountsOver | attachmentsOver
+	alone         = clusterAway | clusterSilent
 )
 
 // early reports whether the agent is wrong, because one of the calls in l may still take effect.
@@ -246,7 +252,10 @@ func (v variant) overs() []over {
 	}
 	if v.shared {
 		for _, o := range slices.Clone(all) {
-			all = append(all, o|clusterAway)
+			all = append(all, o|alone)
+			if v.trust {
+				all = append(all, o|clusterAway)
+			}
 		}
 	}
 	return all
@@ -263,7 +272,7 @@ func (w *world) observe(v variant, r volume.Record, up serving, o over, parked p
 		return sight(p)
 	}
 	obs := volume.Observed{
-		Plugin: up.view(v), Cluster: volume.Cluster{Away: away},
+		Plugin: up.view(v, o&clusterAway != 0), Cluster: volume.Cluster{Away: away, Silent: o&clusterSilent != 0},
 		Boot: w.bootID(), Staging: sight(w.stage), Parked: parked.keys(),
 		WatchOver: o&mountsOver != 0, AttachmentOver: o&attachmentsOver != 0,
 		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
@@ -305,10 +314,14 @@ const (
 	controllerUp
 )
 
-func (up serving) view(v variant) plugin.View {
+func (up serving) view(v variant, away bool) plugin.View {
 	p := plugin.View{Known: true, Ready: up == bothUp, State: "test", Info: plugin.Info{
 		ID: "p", NodeID: "n", Caps: v.caps(),
 	}}
+	if v.remote && away {
+		p.Apart = &plugin.Apart{Node: plugin.Service{Ready: p.Ready, Lack: "no node"}, Controller: plugin.Service{Unasked: true, Lack: "not known yet"}}
+		return p
+	}
 	if up == nodeUp || up == controllerUp {
 		p.Apart = &plugin.Apart{
 			Node: plugin.Service{Ready: up == nodeUp, Lack: "no node"}, Controller: plugin.Service{Ready: up == controllerUp, Lack: "no controller"},
@@ -348,7 +361,7 @@ func (h how) String() string {
 // fates lists the possible results of a step. A crash is not among them.
 func fates(v variant, a volume.Action) []how {
 	switch a.Kind {
-	case volume.Plan, volume.Doubt, volume.Take, volume.Free, volume.EndWatch:
+	case volume.Plan, volume.Doubt, volume.Take, volume.Free, volume.EndWatch, volume.Trust:
 		return []how{ok}
 	case volume.Acquire:
 		return []how{ok, fail, failDone, failLate, refused}

@@ -105,6 +105,9 @@ func TestWithoutSection(t *testing.T) {
 	h.Start("san")
 	h.Must(write(h, path, "f", "x"))
 	h.ExpectOutput("has no section cluster", "volume", "status", "db")
+	if r := h.Try("doctor"); !strings.Contains(r.Out+r.Err, "has no section cluster") {
+		t.Errorf("the doctor does not mention the section: %s%s", r.Out, r.Err)
+	}
 	if r := h.Try("volume", "detach", "db", "web", "--timeout", "2s"); r.Code == 0 || !strings.Contains(r.Err, "has no section cluster") {
 		t.Errorf("a detach ended with %d: %s", r.Code, r.Err)
 	}
