@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
+	"github.com/volagent/volagent/agent/etcd/reason"
 	"github.com/volagent/volagent/volmgr/shared"
 )
 
@@ -80,47 +81,11 @@ func classify(err error, sent bool) error {
 	case code == codes.ResourceExhausted && strings.Contains(text, "larger than max"):
 		return fmt.Errorf("%w: %s", shared.ErrInvalid, text) // gRPC's limit, checked before etcd sees the request
 	case !sent && refusedByTLS(text):
-		return fmt.Errorf("%w: %s", shared.ErrDenied, reason(text))
+		return fmt.Errorf("%w: %s", shared.ErrDenied, reason.Of(text))
 	case !sent:
-		return &shared.StoreError{Kind: shared.ErrUnreachable, Reason: reason(text)}
+		return &shared.StoreError{Kind: shared.ErrUnreachable, Reason: reason.Of(text)}
 	}
-	return &shared.StoreError{Kind: shared.ErrUnknownOutcome, Reason: reason(text)}
-}
-
-// notPermitted is the reason if systemd has read the unit of the agent before the host was in a cluster.
-const notPermitted = "the unit of the agent does not permit the network; run: systemctl daemon-reload && systemctl restart volagent"
-
-// reasons are short texts for the errors of gRPC that occur while etcd does not answer. The first one
-// whose part occurs in an error counts.
-var reasons = []struct{ part, text string }{
-	// systemd's RestrictAddressFamilies= and IPAddressDeny= have these errors.
-	{"address family not supported", notPermitted},
-	{"connect: operation not permitted", notPermitted},
-	{"certificate has expired or is not yet valid", "a certificate has expired or is not valid yet; are the clocks right?"},
-	{"unknown authority", "its certificate is from another authority; is it another cluster?"},
-	{"bad certificate", "it refuses the certificate of this host"},
-	{"expired certificate", "the certificate of this host has expired"},
-	{"first record does not look like a TLS handshake", "it does not use TLS; does the endpoint begin with http://?"},
-	{"connection refused", "connection refused"},
-	{"no route to host", "no route to host"},
-	{"network is unreachable", "the network is unreachable"},
-	{"no such host", "its name cannot be resolved"},
-	{"connection reset", "the connection was reset"},
-	{"broken pipe", "the connection was reset"},
-	{"no leader", "its members have no leader"},
-	{"request timed out", "its members have no leader"},
-	{"deadline exceeded", "no answer in time"},
-	{"i/o timeout", "no answer in time"},
-}
-
-// reason shortens the text of an error of gRPC. An unknown text stays as it is.
-func reason(text string) string {
-	for _, known := range reasons {
-		if strings.Contains(text, known.part) {
-			return known.text
-		}
-	}
-	return text
+	return &shared.StoreError{Kind: shared.ErrUnknownOutcome, Reason: reason.Of(text)}
 }
 
 // refusedByTLS reports whether the text of a connection error comes from TLS. gRPC gives only the

@@ -86,3 +86,7 @@ capability {
 
 # Which hosts have the volume: host (the default) or shared, for all hosts of a cluster.
 # scope = "host"
+
+# After a reboot without an answer of the cluster's etcd: wait (the default), or trust-local, to mount a
+# shared volume under the hold that this host has recorded.
+# boot = "wait"

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/etcd/reason"
 	"github.com/volagent/volagent/agent/etcd/wire"
 )
 
@@ -175,7 +176,7 @@ func (c *Client) unreachable(err error) error {
 		return fmt.Errorf("etcd refuses the change: %w", errUnhealthy)
 	}
 
-	why := reason(err)
+	why := describe(err)
 	return wire.Errorf(api.CodePluginUnavailable, "see which members answer: volctl cluster status",
 		"etcd does not answer, or a majority of its members is away (%s): %s", strings.Join(c.endpoints, ", "), why)
 }
@@ -207,32 +208,15 @@ func words(err error) error {
 	}
 }
 
-// reason shortens the error of a call that no member answered.
-func reason(err error) string {
-	if err == nil {
+// describe shortens the error of a call that no member answered.
+func describe(err error) string {
+	switch {
+	case err == nil:
 		return "no endpoint is known"
-	}
-	desc := rpctypes.ErrorDesc(err)
-	for _, known := range []struct{ part, text string }{
-		{"certificate has expired or is not yet valid", "a certificate has expired or is not valid yet; are the clocks right?"},
-		{"unknown authority", "its certificate is from another authority: is it another cluster?"},
-		{"bad certificate", "it refuses the certificate of this host"},
-		{"expired certificate", "it refuses the certificate of this host, which has expired"},
-		{"connection refused", "connection refused"},
-		{"no route to host", "no route to host"},
-		{"no leader", "the members have no leader"},
-		{"request timed out", "the members have no leader"},
-	} {
-		if strings.Contains(desc, known.part) {
-			return known.text
-		}
-	}
-
-	switch status.Code(err) {
-	case codes.DeadlineExceeded:
-		return "it did not answer in time"
+	case status.Code(err) == codes.DeadlineExceeded:
+		return "no answer in time"
 	default:
-		return desc
+		return reason.Of(rpctypes.ErrorDesc(err))
 	}
 }
 

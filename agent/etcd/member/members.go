@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -112,7 +113,7 @@ func (c *Client) status(ctx context.Context, endpoint string) (s Status) {
 		return nil
 	})
 	if err != nil {
-		s.Err = fmt.Errorf("%s", reason(err))
+		s.Err = errors.New(describe(err))
 	}
 	return s
 }
@@ -213,7 +214,7 @@ func (c *Client) Defragment(ctx context.Context, endpoint string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("cannot defragment the etcd at %s: %s", endpoint, reason(err))
+		return fmt.Errorf("cannot defragment the etcd at %s: %s", endpoint, describe(err))
 	}
 	return nil
 }
