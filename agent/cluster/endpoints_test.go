@@ -23,9 +23,10 @@ func TestSetEndpoints(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	seen := make(chan struct{}, 1)
-	ended := make(chan error, 1)
+	following := make(chan struct{})
 	go func() {
-		ended <- shared.Follow(ctx, s, []shared.Span{{Key: "after"}}, nil, func(u shared.Update) {
+		defer close(following)
+		_ = shared.Follow(ctx, s, []shared.Span{{Key: "after"}}, nil, func(u shared.Update) {
 			for range u.Changes {
 				select {
 				case seen <- struct{}{}:
@@ -34,7 +35,7 @@ func TestSetEndpoints(t *testing.T) {
 			}
 		})
 	}()
-	defer func() { cancel(); <-ended }()
+	defer func() { cancel(); <-following }()
 	for _, wrong := range [][]string{nil, {"10.0.0.1"}, {"https://10.0.0.1:2379"}} {
 		if err := s.SetEndpoints(wrong); err == nil {
 			t.Errorf("the endpoints %q are accepted", wrong)

@@ -82,16 +82,35 @@ func (s *snapshotter) newTask(ctx context.Context, ask volume.SnapshotAsk) (*sna
 		}
 	}
 
-	info, err := s.awaitPlugin(ctx, t.intent.PluginID)
-	if err != nil {
+	if err := t.findController(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.checkCanSnapshot(ctx, t.intent.PluginID, ask.Group, info.Caps); err != nil {
-		return nil, err
+	return t, nil
+}
+
+// findController waits for the plugin, and checks that it can make the snapshot. Another host can make
+// a snapshot of one shared volume.
+func (t *snapshotTask) findController(ctx context.Context) error {
+	s, v := t.s, t.only()
+	if s.remote(v) {
+		if len(t.ask.Secrets) > 0 {
+			return volume.Errorf(volume.ErrRefused, "another host makes the snapshot, and secrets of a command do not travel to other hosts").
+				WithHint("give the secret in the volume file, or run the command on a host with a controller of plugin %q", v.PluginID)
+		}
+		info, err := s.awaitController(ctx, v)
+		if err != nil {
+			return err
+		}
+		t.caps = info.Caps
+		return checkSnapshotCaps(v.PluginID, false, info.Caps)
 	}
 
+	info, err := s.awaitPlugin(ctx, t.intent.PluginID)
+	if err != nil {
+		return err
+	}
 	t.caps = info.Caps
-	return t, nil
+	return s.checkCanSnapshot(ctx, t.intent.PluginID, t.ask.Group, info.Caps)
 }
 
 // repeatCreate repeats the create call until the plugin has finished, the plugin refuses, or the
@@ -156,8 +175,10 @@ func (t *snapshotTask) awaitReady(ctx context.Context, got call.GroupSnapshot) (
 // queryState asks the plugin for the state of a snapshot. If the plugin has no call for the state,
 // queryState repeats the create call, which also returns the state.
 func (t *snapshotTask) queryState(ctx context.Context, was call.GroupSnapshot) (call.GroupSnapshot, error) {
-	if !t.intent.Group && !t.caps.GetSnapshot && !t.caps.ListSnapshots {
-		// For the same name, the plugin returns the same snapshot with its current state.
+	noCall := !t.intent.Group && !t.caps.GetSnapshot && !t.caps.ListSnapshots
+	if noCall || t.s.remote(t.only()) {
+		// For the same name, the plugin returns the same snapshot with its current state. A host makes
+		// no other call about a snapshot for another one.
 		return t.callCreate(ctx)
 	}
 

@@ -154,6 +154,15 @@ func (t *snapshotTask) bracket(ctx context.Context, id string, fn func() error) 
 	return t.s.bracket(ctx, r.Volume, method, fn)
 }
 
+// only returns the volume of a snapshot of one volume. For a group, it returns an empty volume.
+func (t *snapshotTask) only() volume.Volume {
+	if t.intent.Group {
+		return volume.Volume{}
+	}
+	v, _ := t.source(0)
+	return v
+}
+
 // source returns the volume with index i of the request. It returns false if the volume has been
 // deregistered, or if its id now belongs to other storage.
 func (t *snapshotTask) source(i int) (v volume.Volume, ok bool) {
@@ -164,6 +173,9 @@ func (t *snapshotTask) source(i int) (v volume.Volume, ok bool) {
 // provisioner returns the plugin and the secrets for a call. The secrets of the request override
 // the secrets of the volumes.
 func (t *snapshotTask) provisioner() (call.Caller, call.Secrets, error) {
+	if v := t.only(); t.s.remote(v) {
+		return t.s.provisioner(v)
+	}
 	p, all, err := t.s.provisioner(volume.Volume{PluginID: t.intent.PluginID, Secrets: t.ask.Secrets})
 	if err != nil {
 		return nil, nil, err

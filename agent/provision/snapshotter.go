@@ -41,10 +41,15 @@ func (s *snapshotter) dropIntent(ctx context.Context, i volume.SnapshotIntent) e
 // checkCanSnapshot returns an error if the plugin cannot make snapshots on this host. If group is set, it
 // checks for group snapshots instead.
 func (f pluginFinder) checkCanSnapshot(ctx context.Context, pluginID string, group bool, c plugin.Caps) error {
-	if err := f.checkControllerHere(ctx, pluginID, "make or find snapshots"); err != nil {
+	if err := f.checkControllerHere(ctx, pluginID, "make or find these snapshots"); err != nil {
 		return err
 	}
+	return checkSnapshotCaps(pluginID, group, c)
+}
 
+// checkSnapshotCaps returns an error if a plugin cannot make snapshots, or group snapshots if group is
+// set.
+func checkSnapshotCaps(pluginID string, group bool, c plugin.Caps) error {
 	switch {
 	case group && !c.GroupSnapshot:
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot make group snapshots", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))

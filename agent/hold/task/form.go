@@ -71,6 +71,7 @@ var forms = map[call.Method]form{
 	call.ControllerExpand: formOf(func(q *call.ExpandRequest, k local) {
 		q.ExternalID, q.Secrets = k.volume.ExternalID, k.secrets
 	}),
+	call.CreateSnapshot:   formOf(func(q *call.SnapshotRequest, k local) { q.SourceID, q.Secrets = k.volume.ExternalID, k.secrets }),
 	call.ControllerModify: formOf(func(q *call.ModifyRequest, k local) { q.ExternalID, q.Secrets = k.volume.ExternalID, k.secrets }),
 }
 

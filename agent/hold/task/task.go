@@ -1,6 +1,6 @@
 // Package task passes controller calls between hosts. A host whose plugin has no controller asks
 // another host to make the controller calls for shared volumes. These calls attach, detach, create,
-// expand, modify and delete volumes.
+// expand, modify, snapshot and delete volumes.
 //
 //	task.go       Service and its dependencies
 //	form.go       how requests and answers travel

@@ -170,3 +170,34 @@ func TestLentSecrets(t *testing.T) {
 	check()
 	b.Volctl("volume", "delete", "db", "-y")
 }
+
+// TestLentSnapshot makes a snapshot of a shared volume on a host that has only the node part of a driver.
+// A host with a controller makes the call. Other requests about snapshots are refused, and the error
+// names the host on which they work.
+func TestLentSnapshot(t *testing.T) {
+	t.Parallel()
+	driver := provisioned
+	driver.Snapshots = true
+	r := newRig(t, 1, 1, driver)
+	a, b := r.hosts[0], r.start("h9", nodeOnlyOf(driver))
+	b.Volctl("volume", "create", r.create("db.yaml"))
+	b.Volctl("volume", "snapshot", "create", "db", "monday", "--timeout", "60s")
+	made := 0
+	for _, e := range r.san.Events() {
+		if e.Kind != san.KindCall || e.Method != "CreateSnapshot" {
+			continue
+		}
+		if made++; e.Node != "h1" {
+			t.Errorf("host %s has made the snapshot", e.Node)
+		}
+	}
+	if made == 0 {
+		t.Error("no host has called CreateSnapshot")
+	}
+	if list := a.Volctl("volume", "snapshot", "list", "--plugin", "san", "-q"); len(strings.Fields(list)) != 1 {
+		t.Errorf("the snapshots are %q", list)
+	}
+	refused(t, b.Try("volume", "snapshot", "list", "--plugin", "san").Err, "repeat the command on a host with a controller: h1")
+	refused(t, b.Try("volume", "snapshot", "create", "db", "tuesday", "--secret", "a=env:HOME").Err, "do not travel to other hosts")
+	b.Await("the end of the call", func() bool { return r.value(shared.CallKey("db")) == "" })
+}
