@@ -1,6 +1,7 @@
 package overview
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -83,5 +84,21 @@ func TestRivals(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]string{"theirs": "other"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestConflict reads a volume that two hosts use against its mode. The view says so in words.
+func TestConflict(t *testing.T) {
+	use := shared.Use{Access: call.SingleNodeWriter, Holder: "a", Rivals: []shared.Rival{{Host: "b", Access: call.SingleNodeWriter}}}
+	s := newService(t,
+		shared.Put(shared.VolumeKey("db"), shared.Entry[shared.Definition]{}.Encode(shared.Definition{Volume: volume.Volume{ID: "db"}})),
+		shared.Put(shared.UseKey("db"), shared.Entry[shared.Use]{}.Encode(use)),
+	)
+	v, ok, err := s.Volume(t.Context(), "db")
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if !strings.Contains(v.Conflict, `"a", "b"`) {
+		t.Errorf("the conflict is %q", v.Conflict)
 	}
 }
