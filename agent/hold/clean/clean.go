@@ -126,7 +126,7 @@ func New(o Options) *Cleaner {
 
 // Run makes passes until ctx ends.
 func (c *Cleaner) Run(ctx context.Context) {
-	go c.campaign(ctx)
+	go candidate{c}.campaign(ctx)
 	defer c.jobs.all.Wait()
 	for ctx.Err() == nil {
 		next := c.Every/2 + rand.N(c.Every)

@@ -23,9 +23,12 @@ type leader struct {
 	Compares int               `json:"compares,omitempty"`
 }
 
+// candidate is the part of a Cleaner that takes part in the election.
+type candidate struct{ *Cleaner }
+
 // campaign takes part in the election until ctx ends. While this host is elected, it watches which
 // hosts are alive.
-func (c *Cleaner) campaign(ctx context.Context) {
+func (c candidate) campaign(ctx context.Context) {
 	for ; ctx.Err() == nil; backoff.Pause(ctx, c.TTL/5) {
 		lease, won := c.stand(ctx)
 		if !won {
@@ -41,7 +44,7 @@ func (c *Cleaner) campaign(ctx context.Context) {
 
 // stand tries to become the elected host. If another host is elected, it waits until that host is
 // not elected any more.
-func (c *Cleaner) stand(ctx context.Context) (lease shared.Lease, won bool) {
+func (c candidate) stand(ctx context.Context) (lease shared.Lease, won bool) {
 	key := shared.Span{Key: shared.LeaderKey}
 	page, err := c.Store.Range(ctx, key, 1, 0)
 	if err != nil {
@@ -84,7 +87,7 @@ func (c *Cleaner) stand(ctx context.Context) (lease shared.Lease, won bool) {
 }
 
 // lead renews the lease and follows the live hosts, until the lease is lost or ctx ends.
-func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
+func (c candidate) lead(ctx context.Context, lease shared.Lease) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -109,7 +112,7 @@ func (c *Cleaner) lead(ctx context.Context, lease shared.Lease) {
 }
 
 // serve makes a pass if the elected host asks for one, or names this host to compare attachments.
-func (c *Cleaner) serve(before, now leader) {
+func (c candidate) serve(before, now leader) {
 	named := slices.Contains(slices.Collect(maps.Values(now.Compare)), c.Node)
 	if named && now.Compares != before.Compares {
 		c.mu.Lock()
@@ -124,7 +127,7 @@ func (c *Cleaner) serve(before, now leader) {
 
 // takeEntrusted returns the hosts that compare the attachments for the elected host, by plugin, if that
 // host has named this one since the last call.
-func (c *Cleaner) takeEntrusted() map[string]string {
+func (c candidate) takeEntrusted() map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -165,7 +168,7 @@ func (c *Cleaner) publish(ctx context.Context, change func(*leader)) bool {
 }
 
 // setElected records whether this host is elected, and its lease.
-func (c *Cleaner) setElected(elected bool, lease shared.Lease) {
+func (c candidate) setElected(elected bool, lease shared.Lease) {
 	c.mu.Lock()
 	c.elected, c.lease = elected, lease
 	if !elected {

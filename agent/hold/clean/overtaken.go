@@ -23,9 +23,12 @@ func (c *Cleaner) Overtaken(id, node, nodeID string, wait time.Duration) {
 	c.Wake()
 }
 
-// detachOvertaken ends the attachments that late calls of this host have made. It returns when the next
+// lateCalls is the part of a pass that ends the attachments of late calls.
+type lateCalls struct{ *Cleaner }
+
+// detachDue ends the attachments that late calls of this host have made. It returns when the next
 // one is due, or 0.
-func (c *Cleaner) detachOvertaken(ctx context.Context, who shared.Asker) (due time.Duration) {
+func (c lateCalls) detachDue(ctx context.Context, who shared.Asker) (due time.Duration) {
 	c.mu.Lock()
 	all := maps.Clone(c.overtaken)
 	c.mu.Unlock()
@@ -51,7 +54,7 @@ func (c *Cleaner) detachOvertaken(ctx context.Context, who shared.Asker) (due ti
 }
 
 // detachLate ends the attachment of a late call. It returns false if it must be called again.
-func (c *Cleaner) detachLate(ctx context.Context, who shared.Asker, t target) (done bool) {
+func (c lateCalls) detachLate(ctx context.Context, who shared.Asker, t target) (done bool) {
 	v, ok, err := c.definition(ctx, t.id)
 	if err != nil || !ok {
 		return err == nil // without a definition, no storage is known

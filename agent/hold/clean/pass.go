@@ -50,10 +50,10 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 		return due, err
 	}
 	c.forget(seen)
-	due = earlier(due, c.detachOvertaken(ctx, who))
+	due = earlier(due, lateCalls{c}.detachDue(ctx, who))
 
 	if !c.Elected() {
-		if hosts := c.takeEntrusted(); hosts != nil {
+		if hosts := (candidate{c}).takeEntrusted(); hosts != nil {
 			attachments{c}.start(ctx, who, func(pluginID string) bool { return hosts[pluginID] == c.Node })
 		}
 		return due, nil
