@@ -41,6 +41,10 @@ type Point struct {
 
 type Store struct{ shared.Store }
 
+func (*Store) Endpoints() []string { return nil }
+
+func (*Store) SetEndpoints([]string) error { return nil }
+
 func Open(context.Context, Options) (*Store, error) { return nil, errors.New("there is no etcd client") }
 `
 
