@@ -326,7 +326,7 @@ func (s *Service) publishInfo(ctx context.Context) {
 
 		raw := earlier.Encode(s.Info().Keeping(earlier.Value))
 		if !bytes.Equal(raw, written) {
-			_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put(shared.NodeInfoKey(s.Node), raw)}})
+			err := s.describe(ctx, raw)
 			if err != nil && ctx.Err() == nil {
 				s.Log.Warn("cannot write the plugins of this host to the cluster; it is tried again", "error", err)
 				backoff.Pause(ctx, renewEvery)
@@ -340,6 +340,31 @@ func (s *Service) publishInfo(ctx context.Context) {
 		case <-s.plugins:
 		}
 	}
+}
+
+// describe writes the plugins of this host to the cluster.
+func (s *Service) describe(ctx context.Context, info []byte) error {
+	who, err := s.Asker()
+	if err != nil {
+		return err
+	}
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
+	if err != nil {
+		return err
+	}
+	a, err := shared.ParseArrival(s.Node, res)
+	if err != nil {
+		return err
+	}
+	txn, err := a.Describe(who, info)
+	if err != nil {
+		return err
+	}
+	res, err = s.Store.Do(ctx, txn)
+	if err == nil && !res.Done {
+		err = errors.New("the registration of this host has changed meanwhile")
+	}
+	return err
 }
 
 // earlierInfo reads the last description of this host's plugins from the cluster.

@@ -172,18 +172,31 @@ func (a Arrival) checkCluster(s Self) error {
 // to a host that is being fenced.
 func (a Arrival) checkNode(s Self) error {
 	n, alive, had := a.Node.Value, a.Live.Value, s.Member
+	// A copy of a host that runs knows its registration too, but it has booted on its own.
+	otherBoot := n.Boot != "" && s.Boot != "" && n.Boot != s.Boot
 	switch {
-	case a.Live.Exists() && alive.Registration != s.Registration && !had.knows(alive.Registration):
+	case a.Live.Exists() && alive.Registration != s.Registration && (otherBoot || !had.knows(alive.Registration)):
 		return volume.Errorf(volume.ErrRefused, "another agent is registered as host %q, and is alive", s.Node).
 			WithHint("two hosts need two names: set node_id on one of them. After a crash of this host, wait until its lease has ended")
 	case a.Node.Exists() && n.Machine.Differs(s.Machine) != "":
 		return volume.Errorf(volume.ErrRefused, "host %q was registered by another machine: its %s differs", s.Node, n.Machine.Differs(s.Machine)).
-			WithHint("two machines need two names: set node_id on the new one")
+			WithHint("two machines need two names: set node_id on the new one. If it replaces the old one, run on another host: volctl node replace")
 	case n.State == NodeFencing || n.State == NodeFenced:
 		return volume.Errorf(volume.ErrRefused, "host %q is being fenced; its volumes are taken over by other hosts", s.Node)
 	default:
 		return nil
 	}
+}
+
+// Describe returns the transaction that writes what a host says about its plugins.
+func (a Arrival) Describe(who Asker, info []byte) (Txn, error) {
+	if err := CheckRegistered(a.Meta, a.Node, who); err != nil {
+		return Txn{}, err
+	}
+	return Txn{
+		If:   []Compare{Unchanged(a.Meta.KV), Unchanged(a.Node.KV)},
+		Then: []Op{Put(NodeInfoKey(who.Node), info)},
+	}, nil
 }
 
 // Found returns the transaction that writes the first key of a new cluster.
