@@ -188,7 +188,7 @@ func (a Arrival) checkNode(s Self) error {
 	}
 }
 
-// Describe returns the transaction that writes what a host says about its plugins.
+// Describe returns the transaction by which a host describes its plugins.
 func (a Arrival) Describe(who Asker, info []byte) (Txn, error) {
 	if err := CheckRegistered(a.Meta, a.Node, who); err != nil {
 		return Txn{}, err
