@@ -21,7 +21,6 @@ import (
 func TestCompaction(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 3, san.Config{Attach: true, Stage: true})
-	r.san.SetPermissive(true)
 	a, b, c := r.hosts[0], r.hosts[1], r.hosts[2]
 	r.share("db", mode("single-node-multi-writer"))
 	claim(a, "db", "web")

@@ -84,7 +84,6 @@ func TestHistory(t *testing.T) {
 	}
 	t.Logf("repeat the choices of this run with -history.seed=%d -history.count=%d", seed, *historyCount)
 	r := newRig(t, 1, hostCount, san.Config{Attach: true, Stage: true})
-	r.san.SetPermissive(true)
 	tr := &traffic{rig: r, begun: time.Now(), gates: make([]sync.RWMutex, hostCount)}
 	tr.left.Store(*historyCount)
 	for _, h := range r.hosts {

@@ -36,7 +36,6 @@ import (
 func TestMinority(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3, 2, san.Config{Attach: true, Stage: true})
-	r.san.SetPermissive(true)
 	a, b := r.hosts[0], r.hosts[1]
 	r.share("db", mode("single-node-multi-writer"))
 	last := ""
@@ -124,7 +123,6 @@ func TestLimit(t *testing.T) {
 	t.Parallel()
 	const limit, volumes, rounds = 2, 5, 3
 	r := newRig(t, 1, 2, san.Config{Attach: true, Stage: true, MaxVolumes: limit})
-	r.san.SetPermissive(true)
 	for i := range volumes {
 		r.share(fmt.Sprintf("v%d", i), mode("multi-node-multi-writer"))
 	}

@@ -19,7 +19,6 @@ import (
 func TestLateCall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 2, san.Config{Attach: true, Stage: true})
-	r.san.SetPermissive(true)
 	a, b := r.hosts[0], r.hosts[1]
 	r.share("db", mode("single-node-multi-writer"))
 
@@ -77,6 +76,8 @@ func TestLateTask(t *testing.T) {
 			target.NodeOnly = true
 			b, third := r.start("h2", target), r.start("h3", c.driver)
 			r.share("db", mode("single-node-multi-writer"))
+
+			r.san.SetPermissive(!c.used) // the SAN refuses the late call only if it is strict
 
 			release := r.san.Hold("ControllerPublishVolume", "h1")
 			claimed := b.StartVolctl("volume", "claim", "db", "--alloc", "web", "--timeout", "90s")

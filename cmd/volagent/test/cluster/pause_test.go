@@ -20,7 +20,6 @@ import (
 func TestPause(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 2, san.Config{Attach: true, Stage: true})
-	r.san.SetPermissive(true)
 	a, b := r.hosts[0], r.hosts[1]
 	r.share("db", mode("single-node-multi-writer"))
 	path := claim(a, "db", "web")
@@ -57,7 +56,6 @@ func TestPauseInCall(t *testing.T) {
 			t.Parallel()
 			driver := san.Config{Attach: true, Stage: true}
 			r := newRig(t, 1, 0, driver)
-			r.san.SetPermissive(true)
 			orders := t.TempDir()
 			a := r.prepare("h1", driver)
 			r.hosts = append(r.hosts, a)
