@@ -47,11 +47,11 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 	a.clusterStore = store
 	a.secrets.Allows = c.Allows
 	a.holds = hold.New(hold.Options{
-		Store: store, Endpoints: a.etcdAddresses, Node: a.node.ID, Boot: a.node.Boot, Machine: machine.Identity(),
+		Store: store, Endpoints: a.etcdAddresses, Node: a.node.ID, Boot: a.node.Boot, Machine: machine.Identity(), DataDir: machine.Directory(a.c.DataDir),
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
 		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry(); a.cleaner.Wake() },
 		Status: a.sharedStatus, Draining: a.db.Draining, Concerned: a.concerned, Admitted: a.metrics.Admitted,
-		Info: a.nodeInfo, Events: a.events.Add, Log: a.log.Named("cluster"),
+		Info: a.nodeInfo, AwaitPlugin: a.plugins.Await, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 	a.volumeEvents.subscribe(func([]volume.Event) { a.holds.StatusChanged() })
 	return a.connectTasks(store)

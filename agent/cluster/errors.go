@@ -109,7 +109,7 @@ func notExecuted(err error) error {
 	}
 
 	var failed *shared.StoreError
-	if errors.As(err, &failed) && failed.Kind == shared.ErrUnknownOutcome { //nolint:errorlint // the kind itself is meant
+	if errors.As(err, &failed) && errors.Is(failed.Kind, shared.ErrUnknownOutcome) {
 		return &shared.StoreError{Kind: shared.ErrUnreachable, Reason: failed.Reason}
 	}
 	return fmt.Errorf("%w%s", shared.ErrUnreachable, strings.TrimPrefix(err.Error(), shared.ErrUnknownOutcome.Error()))

@@ -39,9 +39,13 @@ func (s *Service) Fetch(ctx context.Context, id string) error {
 }
 
 // Find returns the definition of a shared volume. The result ok is false if the cluster has no such
-// volume. While the cluster is not reachable, Find returns ErrPluginUnavailable.
+// volume. While the cluster is not reachable, Find returns ErrPluginUnavailable. So it does if this host
+// finds no volume and is not registered, because it may look in the wrong place.
 func (s *Service) Find(ctx context.Context, id string) (v volume.Volume, ok bool, err error) {
 	v, ok, err = s.Definition(ctx, id)
+	if err == nil && !ok {
+		_, err = s.Asker()
+	}
 	if err != nil {
 		return v, false, s.cannotLook(id, err)
 	}

@@ -34,6 +34,7 @@ func (s *Service) Run(ctx context.Context) {
 	s.running = ctx
 	s.mu.Unlock()
 
+	s.awaitPlugins(ctx)
 	for tries := 0; ctx.Err() == nil; {
 		lease, err := s.register(ctx)
 		if err == nil {
@@ -72,7 +73,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 	}
 
 	self := shared.Self{
-		Node: s.Node, Boot: s.Boot, Machine: s.Machine, Member: s.remembered(), StoreID: store,
+		Node: s.Node, Boot: s.Boot, Machine: s.Machine, DataDir: s.DataDir, Member: s.remembered(), StoreID: store,
 		Registration: rand.Text(), Now: time.Now().UTC(),
 	}
 	if err := s.checkAccepted(ctx, self); err != nil {
@@ -97,7 +98,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 	era := a.Meta.Value.Era()
 	member := self.Member.Intends(self.Registration)
 	member.ClusterID, member.Era, member.Incarnation = a.Meta.Value.ClusterID, era, admitted.Incarnation
-	member.Revision, member.StoreID = a.Revision, store
+	member.Revision, member.StoreID, member.DataDir = a.Revision, store, s.DataDir
 	if err := s.Records.PutMembership(ctx, member); err != nil {
 		return 0, fmt.Errorf("cannot store the registration: %w", err)
 	}
@@ -131,12 +132,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 
 // checkAccepted returns an error if the cluster would refuse the registration.
 func (s *Service) checkAccepted(ctx context.Context, self shared.Self) error {
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(self.Node)})
-	if err != nil {
-		return err
-	}
-
-	a, err := shared.ParseArrival(self.Node, res)
+	a, err := s.readArrival(ctx)
 	if err != nil {
 		return err
 	}
@@ -156,6 +152,14 @@ func (s *Service) checkAccepted(ctx context.Context, self shared.Self) error {
 func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self shared.Self) error {
 	admitted, err := a.Register(self)
 	if err != nil || admitted.Forgotten || a.Meta.Value.Era() != self.Member.Era {
+		return err
+	}
+
+	recorded, err := s.earlierInfo(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.checkNodeIDs(ctx, s.Info(), recorded.Value); err != nil {
 		return err
 	}
 	return s.checkHolds(ctx, self.Member)
@@ -179,7 +183,11 @@ func (s *Service) sendRegistration(ctx context.Context, self shared.Self) (share
 		}
 
 		if !a.Meta.Exists() && self.Member.ClusterID == "" {
-			if _, err := shared.DoSure(ctx, s.Store, shared.Found(rand.Text())); err != nil {
+			found, err := shared.DoSure(ctx, s.Store, shared.Found(rand.Text()))
+			if err != nil {
+				return a, shared.Admission{}, err
+			}
+			if err := shared.CheckFound(found); err != nil {
 				return a, shared.Admission{}, err
 			}
 			res, err = s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(self.Node)})
@@ -209,7 +217,7 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 	defer cancel(nil)
 
 	go s.follow(ctx)
-	go s.publishInfo(ctx)
+	go s.publishInfo(ctx, cancel)
 	go s.tellStatus(ctx)
 	failures := 0
 	for tick := time.NewTicker(renewEvery); ; {
@@ -256,18 +264,14 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 		return nil
 	}
 
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
-	if err != nil {
-		return err
-	}
-	a, err := shared.ParseArrival(s.Node, res)
+	a, err := s.readArrival(ctx)
 	if err != nil {
 		return err
 	}
 	if err := shared.CheckRegistered(a.Meta, a.Node, who); err != nil {
 		return err
 	}
-	if err := s.noteRevision(res.Revision, seen); err != nil {
+	if err := s.noteRevision(a.Revision, seen); err != nil {
 		return err
 	}
 	s.setSuspended(a.Meta.Value)
@@ -293,6 +297,15 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	return nil
 }
 
+// readArrival reads the keys that decide about the registration of this host.
+func (s *Service) readArrival(ctx context.Context) (shared.Arrival, error) {
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
+	if err != nil {
+		return shared.Arrival{}, err
+	}
+	return shared.ParseArrival(s.Node, res)
+}
+
 // renewDuring renews the lease while a long comparison runs, until the result stop is called.
 func (s *Service) renewDuring(ctx context.Context, lease shared.Lease) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -309,12 +322,9 @@ func (s *Service) renewDuring(ctx context.Context, lease shared.Lease) (stop fun
 }
 
 // publishInfo describes the plugins of this host to the other hosts, at once and after each change,
-// until ctx ends.
-func (s *Service) publishInfo(ctx context.Context) {
-	if s.Info == nil {
-		return
-	}
-
+// until ctx ends. It ends the registration with refuse if a plugin that answers only now has another CSI
+// node id than before.
+func (s *Service) publishInfo(ctx context.Context, refuse context.CancelCauseFunc) {
 	written := []byte(nil)
 	for ctx.Err() == nil {
 		earlier, err := s.earlierInfo(ctx)
@@ -324,7 +334,13 @@ func (s *Service) publishInfo(ctx context.Context) {
 			continue
 		}
 
-		raw := earlier.Encode(s.Info().Keeping(earlier.Value))
+		info := s.Info()
+		if err := s.checkNodeIDs(ctx, info, earlier.Value); err != nil {
+			refuse(err)
+			return
+		}
+
+		raw := earlier.Encode(info.Keeping(earlier.Value))
 		if !bytes.Equal(raw, written) {
 			err := s.describe(ctx, raw)
 			if err != nil && ctx.Err() == nil {
@@ -348,11 +364,7 @@ func (s *Service) describe(ctx context.Context, info []byte) error {
 	if err != nil {
 		return err
 	}
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
-	if err != nil {
-		return err
-	}
-	a, err := shared.ParseArrival(s.Node, res)
+	a, err := s.readArrival(ctx)
 	if err != nil {
 		return err
 	}
@@ -360,7 +372,7 @@ func (s *Service) describe(ctx context.Context, info []byte) error {
 	if err != nil {
 		return err
 	}
-	res, err = s.Store.Do(ctx, txn)
+	res, err := s.Store.Do(ctx, txn)
 	if err == nil && !res.Done {
 		err = errors.New("the registration of this host has changed meanwhile")
 	}

@@ -4,6 +4,7 @@
 //
 //	service.go      Service, its dependencies, and its view of the cluster
 //	register.go     the registration and the lease of this host
+//	nodeids.go      the CSI node ids of this host's plugins
 //	compare.go      the comparison of the stored holds with those of the cluster
 //	follow.go       changes in the cluster that concern this host
 //	decide.go       one decision: read, decide, execute, repeat
@@ -72,6 +73,7 @@ type Options struct {
 	Node      string
 	Boot      string
 	Machine   shared.Machine
+	DataDir   string // identifies the data directory
 
 	Records Records
 	Host    Host
@@ -90,6 +92,9 @@ type Options struct {
 
 	// Info describes the plugins of this host.
 	Info func() shared.NodeInfo
+
+	// AwaitPlugin waits until a plugin has answered, or returns an error if it does not start.
+	AwaitPlugin func(ctx context.Context, id string) error
 
 	// Status describes the shared volumes of this host for people.
 	Status func() shared.Status

@@ -3,7 +3,10 @@
 package machine
 
 import (
+	"fmt"
+	"os"
 	"strings"
+	"syscall"
 
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/untrusted"
@@ -31,4 +34,18 @@ func firstLine(path string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(raw))
+}
+
+// Directory identifies a directory on this machine until the next boot. A copy of the directory has
+// another identity. The result is empty if the directory cannot be read.
+func Directory(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }

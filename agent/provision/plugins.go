@@ -147,8 +147,11 @@ func (f pluginFinder) checkControllerHere(ctx context.Context, pluginID, action 
 	}
 
 	hosts, err := f.o.Controllers.Hosts(ctx, pluginID, view.Info.Driver)
-	if err != nil || len(hosts) == 0 {
-		return nil //nolint:nilerr // as far as this host knows, the driver has no controller
+	if err != nil {
+		return volume.Errorf(volume.ErrPluginUnavailable, "cannot find a host with a controller of plugin %q: %v", pluginID, err)
+	}
+	if len(hosts) == 0 {
+		return nil // as far as the cluster knows, the driver has no controller
 	}
 	return volume.Errorf(volume.ErrRefused, "plugin %q has no controller on this host, so it cannot %s here", pluginID, action).
 		WithHint("repeat the command on a host with a controller: %s", strings.Join(hosts, ", "))

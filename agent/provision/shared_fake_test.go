@@ -61,6 +61,7 @@ func newSite(t *testing.T, names ...string) *site {
 		caps := &n.view.Info.Caps
 		caps.Expand, caps.NodeExpand, caps.Modify, caps.Attach, caps.Stage = true, true, true, true, true
 		n.holds = hold.New(hold.Options{
+			Info: func() shared.NodeInfo { return shared.NodeInfo{} }, AwaitPlugin: func(context.Context, string) error { return nil },
 			Store: n.store, Endpoints: func() string { return "memory" }, Node: name, Boot: "boot", Records: n, Wake: func(string) {}, Reachable: func() {},
 			StagingPath: func(_, id string) string { return "/s/" + id }, Uses: func(driver, external string) string { return n.Uses(driver, external) },
 			Concerned: func(string) bool { return false },

@@ -40,6 +40,9 @@ import (
 // MetaKey is the key of Meta.
 const MetaKey = "meta"
 
+// allKeys is the span of all keys of a cluster.
+var allKeys = Span{Key: "\x00", End: "\xff"}
+
 // LeaderKey is the key of the host that cleans up first. It has a lease, and grants no right.
 const LeaderKey = "leader"
 

@@ -12,6 +12,7 @@ type Self struct {
 	Node    string
 	Boot    string
 	Machine Machine
+	DataDir string // identifies the data directory of the agent, as long as the host does not reboot
 
 	// Member is the stored membership of the host. Registration is the id of the registration that it is
 	// about to make.
@@ -32,6 +33,10 @@ type Membership struct {
 	// store itself. Both belong to the epoch.
 	Revision int64  `json:"revision,omitempty"`
 	StoreID  string `json:"store_id,omitempty"`
+
+	// DataDir identified the data directory at the last registration. A copy of the directory has
+	// another identity.
+	DataDir string `json:"data_dir,omitempty"`
 
 	// Incarnation is that of the last registration whose answer has arrived.
 	Incarnation uint64 `json:"incarnation"`
@@ -172,15 +177,17 @@ func (a Arrival) checkCluster(s Self) error {
 // to a host that is being fenced.
 func (a Arrival) checkNode(s Self) error {
 	n, alive, had := a.Node.Value, a.Live.Value, s.Member
-	// A copy of a host that runs knows its registration too, but it has booted on its own.
-	otherBoot := n.Boot != "" && s.Boot != "" && n.Boot != s.Boot
+	// A copy of a host that runs knows its registration too. But it has booted on its own, or it is a
+	// container of the same machine and its data directory is a copy.
+	copied := differ(n.Boot, s.Boot) || differ(had.DataDir, s.DataDir)
+	other := copied || !had.knows(alive.Registration)
 	switch {
-	case a.Live.Exists() && alive.Registration != s.Registration && (otherBoot || !had.knows(alive.Registration)):
+	case a.Live.Exists() && alive.Registration != s.Registration && other:
 		return volume.Errorf(volume.ErrRefused, "another agent is registered as host %q, and is alive", s.Node).
 			WithHint("two hosts need two names: set node_id on one of them. After a crash of this host, wait until its lease has ended")
 	case a.Node.Exists() && n.Machine.Differs(s.Machine) != "":
 		return volume.Errorf(volume.ErrRefused, "host %q was registered by another machine: its %s differs", s.Node, n.Machine.Differs(s.Machine)).
-			WithHint("two machines need two names: set node_id on the new one. If it replaces the old one, run on another host: volctl node replace")
+			WithHint("two machines need two names: set node_id on the new one. If it replaces the old one, run on another host: volctl node replace %s --reason TEXT", s.Node)
 	case n.State == NodeFencing || n.State == NodeFenced:
 		return volume.Errorf(volume.ErrRefused, "host %q is being fenced; its volumes are taken over by other hosts", s.Node)
 	default:
@@ -199,10 +206,41 @@ func (a Arrival) Describe(who Asker, info []byte) (Txn, error) {
 	}, nil
 }
 
-// Found returns the transaction that writes the first key of a new cluster.
+// Moved returns the plugins that have another CSI node id than the host had recorded, in order. Plugins
+// that are new, and those that have not answered, are not compared.
+func (n NodeInfo) Moved(recorded NodeInfo) (plugins []string) {
+	for id, p := range n.Plugins {
+		if differ(recorded.Plugins[id].NodeID, p.NodeID) {
+			plugins = append(plugins, id)
+		}
+	}
+	slices.Sort(plugins)
+	return plugins
+}
+
+// NodeIDMoved returns the error for a host whose plugin has another CSI node id than the host had
+// recorded. The attachments of the host belong to the recorded id. So the host is a copy of another one,
+// or the driver takes its id from a setting that has changed.
+func NodeIDMoved(node, pluginID, was, is string) error {
+	return volume.Errorf(volume.ErrRefused, "the CSI node id of plugin %q on host %q was %q, and is now %q", pluginID, node, was, is).
+		WithHint("restore the earlier node id if the driver takes it from its configuration or from the host name. A copy of a host needs a node_id of its own. If a new machine replaces the old one, run on another host: volctl node replace %s --reason TEXT", node)
+}
+
+// Found returns the transaction that writes the first key of a new cluster. It is executed only if the
+// prefix is empty. CheckFound examines its result.
 func Found(clusterID string) Txn {
 	m := Meta{Schema: Schema, ClusterID: clusterID, Epoch: 1}
-	return Txn{If: []Compare{Absent(MetaKey)}, Then: []Op{Put(MetaKey, Entry[Meta]{}.Encode(m))}, Else: []Op{Get(MetaKey)}}
+	return Txn{If: []Compare{NoneIn(allKeys)}, Then: []Op{Put(MetaKey, Entry[Meta]{}.Encode(m))}, Else: []Op{Get(MetaKey), GetSpan(allKeys, 1)}}
+}
+
+// CheckFound returns an error if the transaction from Found has found other data under the prefix. It
+// is no error if another host has founded the cluster.
+func CheckFound(res Result) error {
+	if res.Done || len(res.Reads) < 2 || len(res.Reads[0]) > 0 || len(res.Reads[1]) == 0 {
+		return nil
+	}
+	return volume.Errorf(volume.ErrRefused, "etcd has no cluster under the prefix, but other data: key %q", res.Reads[1][0].Key).
+		WithHint("set cluster.prefix to a prefix that no other program uses. If the key belongs to volagent, restore etcd from a backup")
 }
 
 // Leave returns the transaction by which a host says that its agent was stopped in order. The host

@@ -65,14 +65,17 @@ type Machine struct {
 // Differs names the first field in which both machines have different values.
 func (m Machine) Differs(o Machine) string {
 	switch {
-	case m.ID != "" && o.ID != "" && m.ID != o.ID:
+	case differ(m.ID, o.ID):
 		return "machine id"
-	case m.DMI != "" && o.DMI != "" && m.DMI != o.DMI:
+	case differ(m.DMI, o.DMI):
 		return "DMI product UUID"
 	default:
 		return ""
 	}
 }
+
+// differ reports whether two identities are known and differ.
+func differ(a, b string) bool { return a != "" && b != "" && a != b }
 
 // Node is one host of the cluster. Every write of the host compares the revision of its node key.
 type Node struct {

@@ -62,7 +62,7 @@ func (r *runner) backup(ctx context.Context) (any, error) {
 
 // restore makes this host the only member of a cluster with the data of a backup. It stops etcd only
 // after it has made the new data from the backup, so a backup that is refused changes nothing.
-func (r *runner) restore(ctx context.Context) (any, error) {
+func (r *runner) restore(ctx context.Context) (answer any, err error) {
 	s, err := r.dir.Load()
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (r *runner) restore(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer fresh.Discard() //nolint:errcheck // after a success, nothing is left to remove
+	defer func() { err = errors.Join(err, fresh.Discard()) }() // after a success, nothing remains to remove
 
 	unlock, err := r.stop(ctx, false)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/net/netutil"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/etcd/cert"
@@ -52,7 +52,7 @@ func Listen(address string, r *Registrar, log hclog.Logger) (*Listener, error) {
 
 	go func() {
 		defer close(l.done)
-		if err := l.server.Serve(tls.NewListener(limited(sock, maxConns), config)); !errors.Is(err, http.ErrServerClosed) {
+		if err := l.server.Serve(tls.NewListener(netutil.LimitListener(sock, maxConns), config)); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("the join port has failed; hosts cannot join through this member", "error", err)
 		}
 	}()
@@ -60,47 +60,9 @@ func Listen(address string, r *Registrar, log hclog.Logger) (*Listener, error) {
 }
 
 // maxConns limits the connections of the join port. Every host in the network can open one, and each of
-// them costs etcd, which runs in the same process, a file and memory. A connection without a request ends
-// after the read timeout.
+// them costs etcd, which runs in the same process, a file and memory. Further connections wait in the
+// kernel. A connection without a request ends after the read timeout.
 const maxConns = 256
-
-// limitedListener is a listener with a limited number of connections. Further ones wait in the kernel.
-type limitedListener struct {
-	net.Listener
-	free chan struct{}
-}
-
-// limited limits the number of connections of a listener.
-func limited(l net.Listener, most int) net.Listener {
-	free := make(chan struct{}, most)
-	for range most {
-		free <- struct{}{}
-	}
-	return limitedListener{l, free}
-}
-
-// Accept waits until the number of connections is below the limit, and accepts one.
-func (l limitedListener) Accept() (net.Conn, error) {
-	<-l.free
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		l.free <- struct{}{}
-		return nil, err
-	}
-	return &limitedConn{Conn: conn, end: sync.OnceFunc(func() { l.free <- struct{}{} })}, nil
-}
-
-// limitedConn is a connection of a limitedListener.
-type limitedConn struct {
-	net.Conn
-	end func()
-}
-
-// Close closes the connection, and permits another one.
-func (c *limitedConn) Close() error {
-	defer c.end()
-	return c.Conn.Close()
-}
 
 // Address returns the address of the port.
 func (l *Listener) Address() string { return l.address }

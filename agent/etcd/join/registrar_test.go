@@ -1,7 +1,6 @@
 package join
 
 import (
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -38,51 +37,5 @@ func TestTokenFirst(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatalf("a request with the token %.10q waits for another host", id)
 		}
-	}
-}
-
-// TestLimitedConnections checks that a connection over the limit waits until another one has ended.
-func TestLimitedConnections(t *testing.T) {
-	sock, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := limited(sock, 1)
-	t.Cleanup(func() { _ = l.Close() })
-	for range 2 {
-		c, err := net.Dial("tcp", sock.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-	}
-
-	first, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted := make(chan error, 1)
-	closed := make(chan struct{})
-	go func() {
-		second, err := l.Accept()
-		select {
-		case <-closed:
-		default:
-			t.Error("the second connection did not wait for the end of the first one")
-		}
-		if err == nil {
-			err = second.Close()
-		}
-		accepted <- err
-	}()
-	if len(l.(limitedListener).free) > 0 {
-		t.Fatal("the first connection does not count")
-	}
-	close(closed)
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-accepted; err != nil {
-		t.Fatal(err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -78,7 +79,11 @@ func checkDatabase(f io.ReaderAt, file string) error {
 type Restored struct {
 	dir   hostdir.Dir
 	fresh string
+	lock  *os.File // of the directory fresh, so that no other command removes it
 }
+
+// restoring begins the names of the directories with restored data.
+const restoring = hostdir.EtcdDir + ".restoring-"
 
 // Prepare makes the data of a new cluster from a snapshot. This host is its only member. Prepare
 // passes the value of one key to the function change and stores the result, before any client can
@@ -87,12 +92,18 @@ func Prepare(ctx context.Context, d hostdir.Dir, s hostdir.State, file, key stri
 	if err := Check(file); err != nil {
 		return nil, err
 	}
-	fresh, err := os.MkdirTemp(d.Data, hostdir.EtcdDir+".restoring-") // created with mode 0700
+	if err := discardStale(d); err != nil {
+		return nil, err
+	}
+	fresh, err := os.MkdirTemp(d.Data, restoring) // created with mode 0700
 	if err != nil {
 		return nil, fmt.Errorf("cannot create a directory for the restored data: %w", err)
 	}
 
 	r := &Restored{dir: d, fresh: fresh}
+	if r.lock, err = lock(fresh); err != nil {
+		return nil, errors.Join(err, r.Discard())
+	}
 	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: file, Name: s.Name, OutputDataDir: fresh, PeerURLs: []string{s.PeerURL()},
 		InitialCluster: s.Name + "=" + s.PeerURL(), InitialClusterToken: s.Boot,
@@ -112,7 +123,7 @@ func Prepare(ctx context.Context, d hostdir.Dir, s hostdir.State, file, key stri
 }
 
 // Install replaces the data of etcd, which must not run. The old data stays in a directory beside the
-// new one, whose path Install returns.
+// new one, whose path Install returns. After an error, the old data is in its place again.
 func (r *Restored) Install(now time.Time) (aside string, err error) {
 	old := r.dir.Path(hostdir.EtcdDir)
 	aside = old + ".before-restore-" + now.UTC().Format("20060102T150405Z")
@@ -120,7 +131,11 @@ func (r *Restored) Install(now time.Time) (aside string, err error) {
 		return "", fmt.Errorf("cannot move the old data of etcd: %w", err)
 	}
 	if err := os.Rename(r.fresh, old); err != nil {
-		return "", fmt.Errorf("cannot move the restored data of etcd: %w", err)
+		err = fmt.Errorf("cannot move the restored data of etcd: %w", err)
+		if back := os.Rename(aside, old); back != nil && !errors.Is(back, fs.ErrNotExist) {
+			err = errors.Join(err, fmt.Errorf("cannot move the old data of etcd back: %w", back))
+		}
+		return "", err
 	}
 	return aside, hostdir.SyncDir(filepath.Dir(old))
 }
@@ -128,7 +143,45 @@ func (r *Restored) Install(now time.Time) (aside string, err error) {
 // Discard removes the restored data, unless it was installed. A copy of a large etcd must not fill the
 // disk.
 func (r *Restored) Discard() error {
+	if r.lock != nil {
+		defer r.lock.Close() //nolint:errcheck // nothing was written
+	}
 	return os.RemoveAll(r.fresh) //nolint:forbidigo // a new directory of root's, far from any mount
+}
+
+// discardStale removes the restored data of commands that ended before they installed it.
+func discardStale(d hostdir.Dir) error {
+	dirs, err := filepath.Glob(filepath.Join(d.Data, restoring+"*"))
+	if err != nil {
+		return fmt.Errorf("cannot look for the data of an earlier restore: %w", err)
+	}
+	for _, dir := range dirs {
+		locked, err := lock(dir)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			continue // its command still runs
+		}
+		if err != nil {
+			return err
+		}
+		if err := (&Restored{dir: d, fresh: dir, lock: locked}).Discard(); err != nil {
+			return fmt.Errorf("cannot remove the data of an earlier restore: %w", err)
+		}
+	}
+	return nil
+}
+
+// lock locks a directory until the file is closed. The error wraps EWOULDBLOCK if another process has
+// the lock.
+func lock(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock the restored data: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("cannot lock %s: %w", dir, err)
+	}
+	return f, nil
 }
 
 // edit changes one key of restored data. It runs etcd without a network for that.

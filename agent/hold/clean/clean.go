@@ -14,9 +14,8 @@
 // Every host can clean up. The elected host makes a pass when it is elected, when a host comes or goes,
 // and every minute. The others make one after a registration, and when the elected host asks for it
 // because it cannot end a call. Only the elected host compares the attachments, or the host with a
-// controller that it names in its key. The election only
-// saves work: each step is one transaction, or one announced call, and any host can continue it. No
-// pass deletes the hold of another host.
+// controller that it names in its key. The election only saves work: each step is one transaction, or
+// one announced call, and any host can continue it. No pass deletes the hold of another host.
 package clean
 
 import (
@@ -40,7 +39,8 @@ const (
 	defaultDeadline = time.Minute // of a call whose executor did not say it
 )
 
-// rarely is the factor by which a host that is not elected makes fewer passes without an event.
+// rarely is the factor by which a host that is not elected makes fewer passes without an event. It
+// does not apply to a host that compares attachments for the elected one.
 const rarely = 10
 
 // Options are the dependencies of a Cleaner.
@@ -91,9 +91,9 @@ type Cleaner struct {
 	// the time after which the call has no further effect.
 	overtaken map[target]time.Time
 
-	// entrusted contains the hosts that compare the attachments, by plugin, if the elected host has
-	// named this one and no pass has seen it yet.
-	entrusted map[string]string
+	// entrusted contains the plugins whose attachments this host compares for the elected host. The
+	// map itself does not change.
+	entrusted map[string]bool
 
 	jobs jobs // named after the key of a call, or comparing
 
@@ -130,7 +130,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 	defer c.jobs.all.Wait()
 	for ctx.Err() == nil {
 		next := c.Every/2 + rand.N(c.Every)
-		if !c.Elected() {
+		if !c.Elected() && len(candidate{c}.plugins()) == 0 {
 			next *= rarely
 		}
 		if due, err := c.pass(ctx); err == nil && due > 0 {

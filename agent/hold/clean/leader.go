@@ -2,8 +2,6 @@ package clean
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
@@ -18,9 +16,8 @@ type leader struct {
 	Asks int `json:"asks,omitempty"`
 
 	// Compare contains the hosts that compare the attachments for the elected host, by plugin, because
-	// the elected host has no controller of the plugin. Compares counts the requests.
-	Compare  map[string]string `json:"compare,omitempty"`
-	Compares int               `json:"compares,omitempty"`
+	// the elected host has no controller of the plugin. A named host does it in each of its passes.
+	Compare map[string]string `json:"compare,omitempty"`
 }
 
 // candidate is the part of a Cleaner that takes part in the election.
@@ -53,7 +50,9 @@ func (c candidate) stand(ctx context.Context) (lease shared.Lease, won bool) {
 	if len(page.KVs) > 0 {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
+		defer c.entrust(leader{})
 		seen, _ := shared.Decode[leader](page.KVs[0])
+		c.entrust(seen.Value)
 		for evs := range c.Store.Watch(ctx, []shared.Span{key}, page.Revision+1) {
 			over := len(evs.Changes) > 0 && evs.Changes[len(evs.Changes)-1].Deleted
 			if evs.Err != nil || over {
@@ -64,13 +63,19 @@ func (c candidate) stand(ctx context.Context) (lease shared.Lease, won bool) {
 				if err != nil {
 					continue
 				}
-				c.serve(seen.Value, now.Value)
+				if now.Value.Asks != seen.Value.Asks {
+					c.Wake()
+				}
+				c.entrust(now.Value)
 				seen = now
 			}
 		}
 		return 0, false
 	}
 
+	if _, err := c.Asker(); err != nil {
+		return 0, false // a host that is not registered writes nothing, because the keys may not be of its cluster
+	}
 	lease, err = c.Store.Grant(ctx, c.TTL)
 	if err != nil {
 		return 0, false
@@ -111,40 +116,42 @@ func (c candidate) lead(ctx context.Context, lease shared.Lease) {
 	}
 }
 
-// serve makes a pass if the elected host asks for one, or names this host to compare attachments.
-func (c candidate) serve(before, now leader) {
-	named := slices.Contains(slices.Collect(maps.Values(now.Compare)), c.Node)
-	if named && now.Compares != before.Compares {
-		c.mu.Lock()
-		c.entrusted = now.Compare
-		c.mu.Unlock()
-		c.Wake()
+// entrust records the plugins whose attachments this host compares for the elected host. A further
+// plugin makes it begin with a pass now.
+func (c candidate) entrust(l leader) {
+	c.mu.Lock()
+	before := c.entrusted
+	c.entrusted = map[string]bool{}
+	for pluginID, node := range l.Compare {
+		if node == c.Node {
+			c.entrusted[pluginID] = true
+		}
 	}
-	if now.Asks != before.Asks {
+	more := len(c.entrusted) > len(before)
+	c.mu.Unlock()
+
+	if more {
 		c.Wake()
 	}
 }
 
-// takeEntrusted returns the hosts that compare the attachments for the elected host, by plugin, if that
-// host has named this one since the last call.
-func (c candidate) takeEntrusted() map[string]string {
+// plugins returns the plugins whose attachments this host compares for the elected host.
+func (c candidate) plugins() map[string]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	hosts := c.entrusted
-	c.entrusted = nil
-	return hosts
+	return c.entrusted
 }
 
 // askOthers asks all other hosts for a pass, because this host cannot end a call. It reports whether
 // the other hosts learn of it.
 func (c *Cleaner) askOthers(ctx context.Context) bool {
-	return c.publish(ctx, func(l *leader) { l.Asks++ })
+	return c.publish(ctx, func(l *leader) bool { l.Asks++; return true })
 }
 
-// publish changes the key of this host as the elected host. It reports whether the other hosts see the
-// change.
-func (c *Cleaner) publish(ctx context.Context, change func(*leader)) bool {
+// publish changes the key of this host as the elected host, unless change returns false. It reports
+// whether the other hosts see the change.
+func (c *Cleaner) publish(ctx context.Context, change func(*leader) bool) bool {
 	page, err := c.Store.Range(ctx, shared.Span{Key: shared.LeaderKey}, 1, 0)
 	if err != nil || len(page.KVs) == 0 {
 		return false
@@ -157,7 +164,9 @@ func (c *Cleaner) publish(ctx context.Context, change func(*leader)) bool {
 		return false
 	}
 
-	change(&e.Value)
+	if !change(&e.Value) {
+		return false
+	}
 	res, err := c.Store.Do(ctx, shared.Txn{
 		If: []shared.Compare{shared.Unchanged(e.KV)}, Then: []shared.Op{shared.PutLeased(e.Key, e.Encode(e.Value), lease)},
 	})

@@ -53,8 +53,8 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	due = earlier(due, lateCalls{c}.detachDue(ctx, who))
 
 	if !c.Elected() {
-		if hosts := (candidate{c}).takeEntrusted(); hosts != nil {
-			attachments{c}.start(ctx, who, func(pluginID string) bool { return hosts[pluginID] == c.Node })
+		if plugins := (candidate{c}).plugins(); len(plugins) > 0 {
+			attachments{c}.start(ctx, who, func(pluginID string) bool { return plugins[pluginID] })
 		}
 		return due, nil
 	}

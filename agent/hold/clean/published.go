@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
@@ -89,13 +90,14 @@ func (c attachments) delegate(ctx context.Context, live map[string]bool) error {
 			}
 		}
 		return nil
-	}); err != nil || len(hosts) == 0 {
+	}); err != nil {
 		return err
 	}
 
-	c.publish(ctx, func(l *leader) {
+	c.publish(ctx, func(l *leader) bool {
+		same := maps.Equal(l.Compare, hosts)
 		l.Compare = hosts
-		l.Compares++
+		return !same
 	})
 	return ctx.Err()
 }

@@ -111,9 +111,13 @@ func (s *Service) execute(ctx context.Context, id string) error {
 		case e.Taken():
 			// An earlier agent has taken the task. Its call may still take effect within one deadline.
 			backoff.Pause(ctx, deadline(e.Call.Value.Deadline))
-			_, err = s.finish(ctx, id, t.ID, shared.TaskResult{Lost: true, Failed: &shared.TaskError{
+			var over bool
+			over, err = s.finish(ctx, id, t.ID, shared.TaskResult{Lost: true, Failed: &shared.TaskError{
 				Code: volume.CodeUnavailable, Message: fmt.Sprintf("the agent of host %q was restarted during the call", s.Node), Retry: volume.RetryBackoff,
 			}})
+			if over && t.Call == call.ControllerPublish {
+				s.overtaken(e.Volume.Value.Volume, t, nil) // the call of the earlier agent may have had an effect
+			}
 		default:
 			err = s.perform(ctx, who, e)
 		}

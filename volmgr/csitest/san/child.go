@@ -61,6 +61,12 @@ func runDriver(ctx context.Context) error {
 		return err
 	}
 
+	if cfg.Node == "" {
+		if cfg.Node, err = os.Hostname(); err != nil {
+			return fmt.Errorf("cannot read the host name: %w", err)
+		}
+	}
+
 	socket, err := listen(os.Getenv("CSI_ENDPOINT"))
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 // a driver without attachments, staging and provisioning.
 type Config struct {
 	Socket string // see SocketPath
-	Node   string // name of the host, which is also its CSI node id
+	Node   string // name of the host, which is also its CSI node id; default: the host name of the system
 
 	DriverName string // default: "san.example.com"
 

@@ -52,7 +52,14 @@ func TestRestore(t *testing.T) {
 	r.refusedRestores(file)
 	r.kill(1)
 
+	stale := filepath.Join(r.data(1), "etcd.restoring-1") // of a command that was killed
+	if err := errors.Join(os.Mkdir(stale, 0o700), os.WriteFile(filepath.Join(stale, "db"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	r.must(1, "", "restore", file)
+	if slices.ContainsFunc(r.entries(), func(name string) bool { return strings.HasPrefix(name, "etcd.restoring-") }) {
+		t.Errorf("the restore has left its own data or that of an earlier one: %v", r.entries())
+	}
 	r.kill(2)
 	r.start(1)
 	r.wait("the restored cluster has no leader", func(st wire.ClusterStatus) bool { return st.Quorum })

@@ -80,6 +80,28 @@ func TestOtherCluster(t *testing.T) {
 	}
 }
 
+// TestForeignPrefix gives the first host of a cluster a prefix with the data of another program, and one
+// whose first key was lost. The host founds no cluster there, and says why.
+func TestForeignPrefix(t *testing.T) {
+	t.Parallel()
+	for key, code := range map[string]int{"Config/of-another-program": 6, shared.VolumeKey("other"): 6, shared.VolumeKey("db"): 4} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 1, 0, san.Config{Stage: true})
+			r.put(key, "{}")
+			h := r.start("h1", san.Config{Stage: true})
+			h.Await("the refusal", func() bool { return strings.Contains(h.Volctl("node", "status"), "other data: key \""+key+"\"") })
+			claimFails(h, code, `volume "db"`)
+			store := r.open()
+			defer func() { _ = store.Close() }()
+			page, err := store.Range(t.Context(), shared.Span{Key: "\x00", End: "\xff"}, 0, 0)
+			if err != nil || len(page.KVs) != 1 {
+				t.Errorf("the host has changed the keys under the prefix: %+v, %v", page.KVs, err)
+			}
+		})
+	}
+}
+
 // TestTwins starts two hosts with one name. The second one does not register while the first one is
 // alive.
 func TestTwins(t *testing.T) {

@@ -33,7 +33,7 @@ func newField(t *testing.T, hosts int) *field {
 	f.san.SetPermissive(true)
 	f.Lab = lab.New(t, hosts, lab.WithEtcd(3), lab.Clustered())
 	for _, h := range f.Hosts {
-		addDriver(h.Host, f.san, h.Name, san.Config{Attach: true, Stage: true})
+		addDriver(h.Host, f.san, "", san.Config{Attach: true, Stage: true}) // the host name is the node id
 		h.Start("san")
 	}
 	return f

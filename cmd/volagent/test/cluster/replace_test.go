@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/agent/cluster/etcdtest"
 )
 
-// TestReplace replaces a host whose agent was killed. The command is refused while the lease of the
+// TestReplace replaces a host whose agent was stopped. The command is refused while the lease of the
 // host exists. Another host then gets the volume, and the old agent finds that it has lost its hold.
 func TestReplace(t *testing.T) {
 	etcd := etcdtest.Start(t, 1)

@@ -127,7 +127,8 @@ func (r *rig) prepare(name string, driver san.Config) *harness.Host {
 	return h
 }
 
-// addDriver writes the plugin file of a host with the given name.
+// addDriver writes the plugin file of a host with the given name. Without a name, the driver uses the host
+// name of the system.
 func addDriver(h *harness.Host, s *san.SAN, name string, driver san.Config) {
 	h.T.Helper()
 	self, err := os.Executable()

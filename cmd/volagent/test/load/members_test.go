@@ -96,7 +96,8 @@ func join(b *testing.B, etcd *etcdtest.Cluster, node string, records map[string]
 			}
 		},
 		Uses: func(string, string) string { return "" }, Info: func() shared.NodeInfo { return shared.NodeInfo{} },
-		Status: func() shared.Status { return shared.Status{At: time.Now()} }, Draining: func() bool { return false },
+		AwaitPlugin: func(context.Context, string) error { return nil },
+		Status:      func() shared.Status { return shared.Status{At: time.Now()} }, Draining: func() bool { return false },
 		Admitted: func(time.Duration) {}, Events: func(...volume.Event) {}, Log: hclog.NewNullLogger(),
 	})
 

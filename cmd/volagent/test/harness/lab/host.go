@@ -29,6 +29,10 @@ type Host struct {
 	// PowerOn. With the values of another host, the host is a clone.
 	MachineID, ProductUUID string
 
+	// Beside is a host on the same kernel, as if both were containers of one machine. This host then has
+	// its boot id from the next PowerOn on. Without Beside, each boot has an id of its own.
+	Beside *Host
+
 	network  *network
 	number   int    // the last byte of the addresses
 	identity string // a directory with files such as /etc/machine-id; not in Dir, because they are mounted

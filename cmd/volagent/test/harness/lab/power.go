@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 )
 
-// PowerOn boots the host with a new boot id. It starts neither the agent nor etcd.
+// PowerOn boots the host with a new boot id, unless the field Beside names another host. It starts neither the agent nor etcd.
 func (h *Host) PowerOn() {
 	h.T.Helper()
 	if h.On() {
@@ -23,6 +23,9 @@ func (h *Host) PowerOn() {
 	h.space, err = newSpace(hostKinds...)
 	h.Must(err)
 	h.bootID = randomUUID()
+	if h.Beside != nil {
+		h.bootID = h.Beside.bootID
+	}
 	// The thread of enter is in another pid namespace, so only a command can mount this /proc.
 	h.Must(h.space.run("", "mount", "-t", "proc", "proc", "/proc"))
 	h.Must(h.Enter(h.setIdentity))
