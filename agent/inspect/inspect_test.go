@@ -43,24 +43,18 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestLook checks that a missing recorded mount appears as a finding in the report, and that InUse
-// lists its claim.
-func TestLook(t *testing.T) {
+// lookAt returns the report about a host whose state database contains one volume.
+func lookAt(t *testing.T, r volume.Record) *Report {
+	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "state.db")
 	db, err := statedb.Open(file, statedb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := filepath.Join(dir, "target")
 	err = db.Update(t.Context(), func(tx *statedb.Tx) error {
 		tx.PutNode(statedb.Node{ID: "n1"})
-		tx.PutVolume(volume.Record{
-			Volume: volume.Volume{ID: "pg", PluginID: "p", Driver: "d", ExternalID: "e"},
-			Claims: map[string]volume.Claim{"web": {
-				Alloc: "web", State: volume.Mounted, Wanted: true, Target: target, Published: volume.Present, Mount: &volume.MountIdentity{ID: 1, FSType: "ext4"},
-			}},
-		})
+		tx.PutVolume(r)
 		return nil
 	})
 	if err := errors.Join(err, db.Close()); err != nil {
@@ -71,6 +65,19 @@ func TestLook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return in
+}
+
+// TestLook checks that a missing recorded mount appears as a finding in the report, and that InUse
+// lists its claim.
+func TestLook(t *testing.T) {
+	target := filepath.Join(t.TempDir(), "target")
+	in := lookAt(t, volume.Record{
+		Volume: volume.Volume{ID: "pg", PluginID: "p", Driver: "d", ExternalID: "e"},
+		Claims: map[string]volume.Claim{"web": {
+			Alloc: "web", State: volume.Mounted, Wanted: true, Target: target, Published: volume.Present, Mount: &volume.MountIdentity{ID: 1, FSType: "ext4"},
+		}},
+	})
 	if in.DB != "ok" || in.AgentRunning || in.NodeID != "n1" {
 		t.Errorf("%+v", in)
 	}
@@ -89,27 +96,10 @@ func TestLook(t *testing.T) {
 // TestLookHold checks that the report and InUse contain a hold on a shared volume without claims and
 // without mounts, because no agent would give the hold up.
 func TestLookHold(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "state.db")
-	db, err := statedb.Open(file, statedb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = db.Update(t.Context(), func(tx *statedb.Tx) error {
-		tx.PutVolume(volume.Record{
-			Volume: volume.Volume{ID: "pg", PluginID: "p", Driver: "d", ExternalID: "e", Shared: true},
-			Node:   volume.NodeSide{Hold: volume.Hold{State: volume.Present, Operation: "o"}},
-		})
-		return nil
+	in := lookAt(t, volume.Record{
+		Volume: volume.Volume{ID: "pg", PluginID: "p", Driver: "d", ExternalID: "e", Shared: true},
+		Node:   volume.NodeSide{Hold: volume.Hold{State: volume.Present, Operation: "o"}},
 	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
-
-	in, err := Look(t.Context(), config.Dirs{Data: dir, Runtime: t.TempDir()}, file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var text, obstacles strings.Builder
 	if err := in.Text(&text); err != nil || !strings.Contains(text.String(), "hold in the cluster: present") {
 		t.Errorf("%v:\n%s", err, text.String())
