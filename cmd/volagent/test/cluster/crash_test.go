@@ -17,7 +17,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
-var crashFull = flag.Bool("crash.full", false, "try every point of every scenario, with each victim")
+var (
+	crashFull = flag.Bool("crash.full", false, "try every point of every scenario, with each victim")
+	crashSeed = flag.Uint64("crash.seed", 0, "seed of the random points of TestCrash; 0 chooses one")
+)
 
 // scenario is an operation on the first host of a cluster with two hosts. The operation may be
 // interrupted at any point. After that, repeating it must succeed.
@@ -217,6 +220,7 @@ var victims = []victim{
 // repeated, the other host can use the volume, and nothing is left in etcd and in the storage. A
 // create makes one storage volume. The SAN sees no two hosts at the same time. (I1, I2, I4, I10, I11)
 func TestCrash(t *testing.T) {
+	seed := seedOf(t, "crash.seed", *crashSeed)
 	for _, s := range scenarios {
 		for _, driver := range s.sans {
 			name := s.name
@@ -231,7 +235,7 @@ func TestCrash(t *testing.T) {
 					return
 				}
 				t.Logf("points: %q", points)
-				for _, at := range chosen(len(points)) {
+				for _, at := range chosen(len(points), diceOf(seed, name), *crashFull) {
 					for _, v := range at.victims {
 						t.Run(fmt.Sprintf("%s dies at %d %s", v.name, at.point, points[at.point-1]), func(t *testing.T) {
 							t.Parallel()
@@ -250,18 +254,22 @@ type death struct {
 	victims []victim
 }
 
-// chosen returns the points at which victims die: with -crash.full, each victim dies at each point.
-// Otherwise each victim dies at one random point.
-func chosen(n int) (all []death) {
-	for i, at := range rand.Perm(n) {
-		switch {
-		case *crashFull:
+// chosen returns the points, of n, at which victims die. In a full test, each victim dies at each
+// point. Otherwise each victim dies at one random point. Commits may join, so a repeated run may have
+// fewer points. It then chooses points nearby.
+func chosen(n int, dice *rand.Rand, full bool) (all []death) {
+	if full {
+		for at := range n {
 			all = append(all, death{at + 1, victims})
-		case i < len(victims):
-			all = append(all, death{at + 1, victims[i : i+1]})
 		}
+		return all
 	}
-	slices.SortFunc(all, func(a, b death) int { return a.point - b.point })
+
+	for i := range victims {
+		at := int(dice.Float64() * float64(n))
+		all = append(all, death{at + 1, victims[i : i+1]})
+	}
+	slices.SortStableFunc(all, func(a, b death) int { return a.point - b.point })
 	return all
 }
 
