@@ -92,7 +92,7 @@ func TestOldEtcd(t *testing.T) {
 	r.awaitGone()
 }
 
-// logOf returns what the agent of a host has logged.
+// logOf returns the log of the agent of a host.
 func logOf(h *harness.Host) string {
 	h.T.Helper()
 	raw, err := os.ReadFile(h.Log.Name())

@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
-// accessMode describes what three hosts may do with a volume in an access mode.
+// accessMode describes the use of a volume by three hosts in an access mode.
 type accessMode struct {
 	mode    call.AccessMode
 	hosts   int    // how many hosts may have the volume at the same time
