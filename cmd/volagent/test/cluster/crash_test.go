@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -235,7 +234,7 @@ func TestCrash(t *testing.T) {
 					return
 				}
 				t.Logf("points: %q", points)
-				for _, at := range chosen(len(points), diceOf(seed, name), *crashFull) {
+				for _, at := range chosen(points, seed, name, *crashFull) {
 					for _, v := range at.victims {
 						t.Run(fmt.Sprintf("%s dies at %d %s", v.name, at.point, points[at.point-1]), func(t *testing.T) {
 							t.Parallel()
@@ -254,20 +253,27 @@ type death struct {
 	victims []victim
 }
 
-// chosen returns the points, of n, at which victims die. In a full test, each victim dies at each
-// point. Otherwise each victim dies at one random point. Commits may join, so a repeated run may have
-// fewer points. It then chooses points nearby.
-func chosen(n int, dice *rand.Rand, full bool) (all []death) {
+// chosen returns the points at which victims die. In a full test, each victim dies at each point.
+// Otherwise each victim dies at one random point. Commits may join, so a repeated run may have other
+// numbers. The choice therefore depends on the name of a point, and on how often the name came before.
+func chosen(points []string, seed uint64, scenario string, full bool) (all []death) {
 	if full {
-		for at := range n {
-			all = append(all, death{at + 1, victims})
+		for i := range points {
+			all = append(all, death{i + 1, victims})
 		}
 		return all
 	}
 
-	for i := range victims {
-		at := int(dice.Float64() * float64(n))
-		all = append(all, death{at + 1, victims[i : i+1]})
+	for i, v := range victims {
+		best, most, seen := 0, uint64(0), map[string]int{}
+		for k, name := range points {
+			seen[name]++
+			purpose := fmt.Sprintf("%s, %s, %s, %d", scenario, v.name, name, seen[name])
+			if drawn := diceOf(seed, purpose).Uint64(); drawn >= most {
+				best, most = k, drawn
+			}
+		}
+		all = append(all, death{best + 1, victims[i : i+1]})
 	}
 	slices.SortStableFunc(all, func(a, b death) int { return a.point - b.point })
 	return all

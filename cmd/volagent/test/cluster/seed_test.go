@@ -28,22 +28,32 @@ func diceOf(seed uint64, purpose string) *rand.Rand {
 }
 
 // TestSeeds checks that a seed repeats the points of TestCrash. Each victim dies at one of the points,
-// and other seeds and scenarios have other points.
+// and other seeds and scenarios have other points. The choice stays if another run has a point more.
 func TestSeeds(t *testing.T) {
-	const points = 40
-	different := map[string]bool{}
+	var points []string
+	for i := range 40 {
+		points = append(points, fmt.Sprintf("before call %d", i/2))
+	}
+	longer := append([]string{"after commit"}, points...)
+
+	different, stayed := map[string]bool{}, 0
 	for seed := range uint64(20) {
-		for _, purpose := range []string{"claim", "detach"} {
-			all := chosen(points, diceOf(seed, purpose), false)
-			again := chosen(points, diceOf(seed, purpose), false)
+		for _, scenario := range []string{"claim", "detach"} {
+			all := chosen(points, seed, scenario, false)
+			again := chosen(points, seed, scenario, false)
 			if fmt.Sprint(all) != fmt.Sprint(again) {
 				t.Errorf("seed %d gives %v, and then %v", seed, all, again)
+			}
+			for i, d := range chosen(longer, seed, scenario, false) {
+				if d.point == all[i].point+1 {
+					stayed++
+				}
 			}
 
 			died := map[string]int{}
 			for _, d := range all {
 				died[d.victims[0].name]++
-				if len(d.victims) != 1 || d.point < 1 || d.point > points {
+				if len(d.victims) != 1 || d.point < 1 || d.point > len(points) {
 					t.Errorf("seed %d: %d victims die at point %d", seed, len(d.victims), d.point)
 				}
 			}
@@ -58,14 +68,17 @@ func TestSeeds(t *testing.T) {
 	if len(different) < 35 {
 		t.Errorf("20 seeds and 2 scenarios have only %d different choices", len(different))
 	}
+	if stayed < 100 {
+		t.Errorf("with one point more, only %d of 120 choices stay", stayed)
+	}
 
-	full := chosen(points, diceOf(1, "claim"), true)
+	full := chosen(points, 1, "claim", true)
 	for i, d := range full {
 		if d.point != i+1 || len(d.victims) != len(victims) {
 			t.Errorf("a full test has the deaths %+v", d)
 		}
 	}
-	if len(full) != points {
-		t.Errorf("a full test has %d points, want %d", len(full), points)
+	if len(full) != len(points) {
+		t.Errorf("a full test has %d points, want %d", len(full), len(points))
 	}
 }
