@@ -198,6 +198,7 @@ func (r modeRig) changeMode(id string, from, to accessMode) {
 	a.Volctl("volume", "detach", id, "web")
 	if from.hosts > 1 {
 		r.awaitAttached(id, attached[1])
+		a.ExpectExit(5, fmt.Sprintf("is used in mode %s by host h3", from.mode), other...)
 		r.expectWaiting(waiting)
 		c.Volctl("volume", "detach", id, "web")
 	}
