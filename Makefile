@@ -44,6 +44,7 @@ test: build ## run all tests, also against the built binaries
 	@scripts/setup test
 	@go tool -modfile=scripts/package.mod -n nfpm >/dev/null # built here, where it can take its time
 	@GOFLAGS= CGO_ENABLED=0 go tool -modfile=scripts/etcd.mod -n go.etcd.io/etcd/server/v3 >/dev/null
+	@GOFLAGS= CGO_ENABLED=0 go tool -modfile=scripts/oldetcd.mod -n go.etcd.io/etcd/server/v3 >/dev/null
 	@$(MAKE) --no-print-directory -j2 -k test-folders test-packages
 
 # go test ./... tests the same packages. It takes longer, because folders that wait for each other
@@ -58,6 +59,7 @@ race: build ## run the tests under the race detector, with less to explore
 	@scripts/setup race
 	@go tool -modfile=scripts/package.mod -n nfpm >/dev/null
 	@GOFLAGS= CGO_ENABLED=0 go tool -modfile=scripts/etcd.mod -n go.etcd.io/etcd/server/v3 >/dev/null
+	@GOFLAGS= CGO_ENABLED=0 go tool -modfile=scripts/oldetcd.mod -n go.etcd.io/etcd/server/v3 >/dev/null
 	@$(MAKE) --no-print-directory -j2 -k test-folders test-packages CGO_ENABLED=1 TEST_FLAGS='-race -short'
 
 crash: ## kill agent, plugins, etcd and power at every point of every operation (minutes)

@@ -39,6 +39,19 @@ func (c *Cluster) Get(key string) string {
 	return string(value)
 }
 
+// Count returns the number of all keys.
+func (c *Cluster) Count() int {
+	c.t.Helper()
+	var answer struct {
+		Count int `json:"count,string"`
+	}
+	everything := map[string]any{"key": []byte{0}, "range_end": []byte{0}, "count_only": true}
+	if err := json.Unmarshal(c.Call("kv/range", everything), &answer); err != nil {
+		c.t.Fatal(err)
+	}
+	return answer.Count
+}
+
 // EnableAuth adds the user root, and a user who may read and write the keys that begin with a prefix,
 // and makes the cluster check passwords. Later calls of Cluster's other methods are then refused.
 func (c *Cluster) EnableAuth(user, password, prefix string) {

@@ -36,20 +36,30 @@ type Cluster struct {
 // etcd, and override the flags that Start sets. The members end with the test.
 func Start(t testing.TB, members int, args ...string) *Cluster {
 	t.Helper()
-	return start(t, members, nil, args)
+	return start(t, Binary(t), members, nil, args)
+}
+
+// OldVersion is the version of the etcd that StartOld starts. It is the newest version that is too old for
+// a cluster.
+const OldVersion = "3.5.17"
+
+// StartOld is like Start, with members of the version OldVersion.
+func StartOld(t testing.TB, members int) *Cluster {
+	t.Helper()
+	return start(t, build(t, "oldetcd.mod"), members, nil, nil)
 }
 
 // StartTLS is like Start. The members serve clients with TLS, and accept only clients that have a
 // certificate of the given CA.
 func StartTLS(t testing.TB, members int, ca *CA, args ...string) *Cluster {
 	t.Helper()
-	return start(t, members, ca, args)
+	return start(t, Binary(t), members, ca, args)
 }
 
 // start starts a cluster whose members serve clients with TLS if ca is not nil.
-func start(t testing.TB, members int, ca *CA, args []string) *Cluster {
+func start(t testing.TB, binary string, members int, ca *CA, args []string) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, binary: Binary(t), scheme: "http", args: args}
+	c := &Cluster{t: t, binary: binary, scheme: "http", args: args}
 	dir := t.TempDir()
 	for i := range members {
 		c.members = append(c.members, &member{

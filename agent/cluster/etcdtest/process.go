@@ -24,20 +24,26 @@ func Binary(t testing.TB) string {
 	if path := os.Getenv(BinaryVariable); path != "" {
 		return path
 	}
-	path, err := build()
+	return build(t, "etcd.mod")
+}
+
+// build returns the path of the etcd program of a module file in the folder scripts.
+func build(t testing.TB, modfile string) string {
+	t.Helper()
+	path, err := buildTool(modfile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// build builds the etcd program, unless the build cache has it, and returns its path.
-func build() (string, error) {
+// buildTool builds an etcd program, unless the build cache has it, and returns its path.
+func buildTool(modfile string) (string, error) {
 	mod, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("cannot find go.mod: %w", err)
 	}
-	modfile := filepath.Join(filepath.Dir(strings.TrimSpace(string(mod))), "scripts", "etcd.mod")
+	modfile = filepath.Join(filepath.Dir(strings.TrimSpace(string(mod))), "scripts", modfile)
 	cmd := exec.Command("go", "tool", "-modfile="+modfile, "-n", "go.etcd.io/etcd/server/v3")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	path, err := cmd.Output()

@@ -26,6 +26,7 @@ type Config struct {
 	Stage          bool // STAGE_UNSTAGE_VOLUME
 	Expand         bool // EXPAND_VOLUME of both services
 	Snapshots      bool // CREATE_DELETE_SNAPSHOT and LIST_SNAPSHOTS
+	MultiWriter    bool // SINGLE_NODE_MULTI_WRITER of both services
 
 	// SingleNode makes the driver refuse all access modes for several nodes.
 	SingleNode bool

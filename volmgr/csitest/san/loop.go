@@ -14,19 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopFile returns the path of the file below the loop device of a volume. The SAN serves the file
+// loopFile returns the path of the file below a loop device of a volume. The SAN serves the file
 // under any name, so the name identifies the device, also if the SAN no longer answers. All hosts of
-// a test share the loop devices of the machine.
-func (s *nodeServer) loopFile(volume string) string {
+// a test share the loop devices of the machine. A volume may have two devices on a host, because a
+// read-only mount of a device does not prevent writes.
+func (s *nodeServer) loopFile(volume string, readOnly bool) string {
 	sum := sha256.Sum256([]byte(s.cfg.Socket + "\x00" + s.cfg.Node + "\x00" + volume))
-	return "/san-" + hex.EncodeToString(sum[:])
+	name := "/san-" + hex.EncodeToString(sum[:])
+	if readOnly {
+		name += "-ro"
+	}
+	return name
 }
 
 // device returns the loop device of a block volume. If there is none, the SAN serves a file in a
 // FUSE file system that is mounted at no path, and device sets up a loop device on the file. The
 // file system ends when the loop device is detached.
 func (s *nodeServer) device(ctx context.Context, v volume) (string, error) {
-	name := s.loopFile(v.id)
+	name := s.loopFile(v.id, v.readOnly)
 	if path := findLoop(name); path != "" {
 		return path, nil
 	}
@@ -135,13 +140,18 @@ func findLoop(name string) string {
 	return ""
 }
 
-// withLoop performs a request of a volume's loop device. It does nothing without a device.
-func (s *nodeServer) withLoop(volume string, do func(fd int) error) error {
-	path := findLoop(s.loopFile(volume))
-	if path == "" {
-		return nil
+// loops returns the loop devices of a volume on this host.
+func (s *nodeServer) loops(volume string) (paths []string) {
+	for _, readOnly := range []bool{false, true} {
+		if path := findLoop(s.loopFile(volume, readOnly)); path != "" {
+			paths = append(paths, path)
+		}
 	}
+	return paths
+}
 
+// withLoop performs a request of a loop device.
+func withLoop(path string, do func(fd int) error) error {
 	dev, err := os.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -153,16 +163,21 @@ func (s *nodeServer) withLoop(volume string, do func(fd int) error) error {
 	return errors.Join(err, dev.Close())
 }
 
-// releaseLoop detaches the loop device of a volume, unless it is published at another target.
-func (s *nodeServer) releaseLoop(volume string) error {
-	if path := findLoop(s.loopFile(volume)); path != "" && isBound(filepath.Base(path)) {
-		return nil
+// releaseLoops detaches the loop devices of a volume, unless they are published at another target.
+func (s *nodeServer) releaseLoops(volume string) (err error) {
+	for _, path := range s.loops(volume) {
+		if !isBound(filepath.Base(path)) {
+			err = errors.Join(err, withLoop(path, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) }))
+		}
 	}
-	return s.withLoop(volume, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) })
+	return err
 }
 
-func (s *nodeServer) resizeLoop(volume string) error {
-	return s.withLoop(volume, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
+func (s *nodeServer) resizeLoops(volume string) (err error) {
+	for _, path := range s.loops(volume) {
+		err = errors.Join(err, withLoop(path, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) }))
+	}
+	return err
 }
 
 // deviceSize returns the size of a block device in bytes.

@@ -30,6 +30,7 @@ func (s *nodeServer) NodeGetCapabilities(context.Context, *csi.NodeGetCapabiliti
 	}
 	add(s.cfg.Stage, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
 	add(s.cfg.Expand, csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	add(s.cfg.MultiWriter, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
 	add(true, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS)
 
 	return resp, nil
@@ -72,7 +73,7 @@ func (s *nodeServer) NodeUnstageVolume(ctx context.Context, m *csi.NodeUnstageVo
 	if err := unmountAll(m.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
-	if err := s.releaseLoop(m.GetVolumeId()); err != nil {
+	if err := s.releaseLoops(m.GetVolumeId()); err != nil {
 		return nil, err
 	}
 	return &csi.NodeUnstageVolumeResponse{}, s.release(ctx, m.GetVolumeId(), "")
@@ -104,7 +105,7 @@ func (s *nodeServer) NodePublishVolume(ctx context.Context, m *csi.NodePublishVo
 	}
 
 	source := m.GetStagingTargetPath()
-	if !s.cfg.Stage {
+	if !s.cfg.Stage || v.block {
 		v.readOnly = v.readOnly || m.GetReadonly()
 	}
 	if v.block {
@@ -174,7 +175,7 @@ func (s *nodeServer) NodeUnpublishVolume(ctx context.Context, m *csi.NodeUnpubli
 	if s.cfg.Stage {
 		return &csi.NodeUnpublishVolumeResponse{}, nil
 	}
-	if err := s.releaseLoop(m.GetVolumeId()); err != nil {
+	if err := s.releaseLoops(m.GetVolumeId()); err != nil {
 		return nil, err
 	}
 
@@ -213,5 +214,5 @@ func (s *nodeServer) NodeExpandVolume(ctx context.Context, m *csi.NodeExpandVolu
 	if err != nil {
 		return nil, err
 	}
-	return &csi.NodeExpandVolumeResponse{CapacityBytes: a.Size}, s.resizeLoop(m.GetVolumeId())
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: a.Size}, s.resizeLoops(m.GetVolumeId())
 }

@@ -47,6 +47,7 @@ func (p *proxy) ControllerGetCapabilities(context.Context, *csi.ControllerGetCap
 		{cfg.Expand, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME},
 		{cfg.Snapshots, csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT},
 		{cfg.Snapshots, csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS},
+		{cfg.MultiWriter, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
 	} {
 		if c.has {
 			resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/agent/cluster/etcdtest"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/volmgr/csitest/san"
 	"github.com/volagent/volagent/volmgr/shared"
@@ -52,6 +53,51 @@ func TestUnreachable(t *testing.T) {
 			h.StopPlugins()
 		})
 	}
+}
+
+// TestOldEtcd starts a host whose etcd is too old. The host writes nothing there, and each message names
+// both versions. The volumes of the host itself work. The host joins the cluster when its configuration
+// names a newer etcd.
+func TestOldEtcd(t *testing.T) {
+	t.Parallel()
+	old := etcdtest.StartOld(t, 1)
+	r := newRig(t, 1, 0, san.Config{Stage: true})
+	h := r.prepare("h1", san.Config{Stage: true})
+	r.hosts = append(r.hosts, h)
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), []byte("cluster: {endpoints: ["+old.Endpoints()[0]+"]}\n"), 0o600))
+	h.Start("san", "local")
+
+	words := "this etcd is not supported: its version is " + etcdtest.OldVersion + ", and at least 3.5.18 is needed"
+	h.Volctl("volume", "create", "own", "--plugin", "local")
+	claim(h, "own", "web")
+	claimFails(h, 6, `volume "db"`, old.Endpoints()[0], words, "since 20")
+	h.ExpectOutput(words, "node", "status")
+	h.ExpectRefusal(6, words, "node", "list")
+	h.ExpectRefusal(6, words, "node", "status", "h2")
+	h.ExpectOutput(words, "events")
+	if log := logOf(h); !strings.Contains(log, words) {
+		t.Errorf("the log does not say %q:\n%s", words, log)
+	}
+	if n := old.Count(); n != 0 {
+		t.Errorf("the host has written %d keys into the etcd that it does not support", n)
+	}
+	h.Volctl("volume", "detach", "own", "web")
+
+	h.Kill()
+	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), []byte(r.section()), 0o600))
+	h.Start("san", "local")
+	r.share("db")
+	claim(h, "db", "web")
+	h.Volctl("volume", "detach", "db", "web")
+	r.awaitGone()
+}
+
+// logOf returns the log of the agent of a host.
+func logOf(h *harness.Host) string {
+	h.T.Helper()
+	raw, err := os.ReadFile(h.Log.Name())
+	h.Must(err)
+	return string(raw)
 }
 
 // TestOtherCluster gives a host the data of another cluster, of another program, and of a newer

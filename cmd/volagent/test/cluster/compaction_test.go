@@ -70,5 +70,11 @@ func (r *rig) compact() {
 // awaitRefusal waits until a host shows why its claim of the volume db must wait.
 func awaitRefusal(h *harness.Host, words string) {
 	h.T.Helper()
-	h.Await("the refusal", func() bool { return strings.Contains(h.Try("volume", "status", "db").Out, words) })
+	awaitRefusalOf(h, "db", words)
+}
+
+// awaitRefusalOf waits until the status of a volume on a host contains the reason why a claim waits.
+func awaitRefusalOf(h *harness.Host, id, words string) {
+	h.T.Helper()
+	h.Await("the refusal of "+id, func() bool { return strings.Contains(h.Try("volume", "status", id).Out, words) })
 }

@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +16,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
-var crashFull = flag.Bool("crash.full", false, "try every point of every scenario, with each victim")
+var (
+	crashFull = flag.Bool("crash.full", false, "try every point of every scenario, with each victim")
+	crashSeed = flag.Uint64("crash.seed", 0, "seed of the random points of TestCrash; 0 chooses one")
+)
 
 // scenario is an operation on the first host of a cluster with two hosts. The operation may be
 // interrupted at any point. After that, repeating it must succeed.
@@ -217,6 +219,7 @@ var victims = []victim{
 // repeated, the other host can use the volume, and nothing is left in etcd and in the storage. A
 // create makes one storage volume. The SAN sees no two hosts at the same time. (I1, I2, I4, I10, I11)
 func TestCrash(t *testing.T) {
+	seed := seedOf(t, "crash.seed", *crashSeed)
 	for _, s := range scenarios {
 		for _, driver := range s.sans {
 			name := s.name
@@ -231,7 +234,7 @@ func TestCrash(t *testing.T) {
 					return
 				}
 				t.Logf("points: %q", points)
-				for _, at := range chosen(len(points)) {
+				for _, at := range chosen(points, seed, name, *crashFull) {
 					for _, v := range at.victims {
 						t.Run(fmt.Sprintf("%s dies at %d %s", v.name, at.point, points[at.point-1]), func(t *testing.T) {
 							t.Parallel()
@@ -250,18 +253,29 @@ type death struct {
 	victims []victim
 }
 
-// chosen returns the points at which victims die: with -crash.full, each victim dies at each point.
-// Otherwise each victim dies at one random point.
-func chosen(n int) (all []death) {
-	for i, at := range rand.Perm(n) {
-		switch {
-		case *crashFull:
-			all = append(all, death{at + 1, victims})
-		case i < len(victims):
-			all = append(all, death{at + 1, victims[i : i+1]})
+// chosen returns the points at which victims die. In a full test, each victim dies at each point.
+// Otherwise each victim dies at one random point. Commits may join, so a repeated run may have other
+// numbers. The choice therefore depends on the name of a point, and on how often the name came before.
+func chosen(points []string, seed uint64, scenario string, full bool) (all []death) {
+	if full {
+		for i := range points {
+			all = append(all, death{i + 1, victims})
 		}
+		return all
 	}
-	slices.SortFunc(all, func(a, b death) int { return a.point - b.point })
+
+	for i, v := range victims {
+		best, most, seen := 0, uint64(0), map[string]int{}
+		for k, name := range points {
+			seen[name]++
+			purpose := fmt.Sprintf("%s, %s, %s, %d", scenario, v.name, name, seen[name])
+			if drawn := diceOf(seed, purpose).Uint64(); drawn >= most {
+				best, most = k, drawn
+			}
+		}
+		all = append(all, death{best + 1, victims[i : i+1]})
+	}
+	slices.SortStableFunc(all, func(a, b death) int { return a.point - b.point })
 	return all
 }
 

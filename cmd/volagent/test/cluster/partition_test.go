@@ -14,7 +14,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
-var partitionFull = flag.Bool("partition.full", false, "cut every pair of hosts in each direction, and not one pair of each kind")
+var (
+	partitionFull = flag.Bool("partition.full", false, "cut every pair of hosts in each direction, and not one pair of each kind")
+	partitionSeed = flag.Uint64("partition.seed", 0, "seed of the random pairs of TestPartition; 0 chooses one")
+)
 
 // healWithin is the promised time from the end of all faults until holds, mounts and attachments agree.
 const healWithin = 30 * time.Second
@@ -52,6 +55,7 @@ type cut struct {
 // end of each cut, the holds, mounts and attachments agree within 30 s. (I1, I4, I5, I8)
 func TestPartition(t *testing.T) {
 	t.Parallel()
+	seed := seedOf(t, "partition.seed", *partitionSeed)
 	f := newField(t, 2)
 	a := f.Hosts[0]
 	for _, id := range []string{"db", "other"} {
@@ -59,7 +63,7 @@ func TestPartition(t *testing.T) {
 	}
 	base := claim(a.Host, "db", "base")
 
-	for i, c := range f.cuts() {
+	for i, c := range f.cuts(diceOf(seed, "cuts")) {
 		begun := time.Now()
 		for _, way := range c.ways {
 			f.Cut(way[0], way[1])
@@ -101,7 +105,7 @@ func (f *field) claimNew(h *lab.Host, c cut, alloc string) {
 }
 
 // cuts returns the cuts of the test: all of them, or one random cut of each kind.
-func (f *field) cuts() (chosen []cut) {
+func (f *field) cuts(dice *rand.Rand) (chosen []cut) {
 	f.t.Helper()
 	one := func(from, to *lab.Host) cut {
 		return cut{name: from.Name + " to " + to.Name, ways: [][2]*lab.Host{{from, to}}}
@@ -135,7 +139,7 @@ func (f *field) cuts() (chosen []cut) {
 		return slices.Concat(up, down, hosts, members, all)
 	}
 	for _, kind := range [][]cut{up, down, hosts, members, all} {
-		chosen = append(chosen, kind[rand.IntN(len(kind))])
+		chosen = append(chosen, kind[dice.IntN(len(kind))])
 	}
 	return chosen
 }

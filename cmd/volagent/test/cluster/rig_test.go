@@ -193,3 +193,11 @@ func (r *rig) awaitGone() {
 	r.t.Helper()
 	r.hosts[0].Await("all attachments to end", func() bool { return len(r.san.Attachments()) == 0 })
 }
+
+// refused checks that the text of a refusal contains some words.
+func refused(t *testing.T, text, words string) {
+	t.Helper()
+	if !strings.Contains(text, words) {
+		t.Errorf("the refusal does not say %q: %s", words, text)
+	}
+}
