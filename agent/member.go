@@ -82,7 +82,9 @@ func (a *Agent) overview() service.Overview {
 
 // reader returns the reader of the cluster's keys.
 func (a *Agent) reader() *overview.Service {
-	return &overview.Service{Store: a.clusterStore, Endpoints: a.etcdAddresses, Node: a.node.ID, Member: a.holds, Now: time.Now}
+	return &overview.Service{
+		Store: a.clusterStore, Endpoints: a.etcdAddresses, Node: a.node.ID, Member: a.holds, Now: time.Now, Replaced: func() { a.cleaner.Wake() },
+	}
 }
 
 // clusterFacts returns the doctor's access to the cluster, or nil without a cluster.

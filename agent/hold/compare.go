@@ -26,7 +26,10 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 		if err := s.noteSeen(ctx, r, shows(found[r.Volume.ID], r) && !forgotten); err != nil {
 			return err
 		}
-		if !s.expects(r) {
+		// After a reboot, the state of the hold is unknown, and only a forgotten host loses it now.
+		rebooted := r.Volume.Shared && r.Node.Hold.Unverified && !r.Node.Hold.Lost
+		lost := forgotten && rebooted
+		if !lost && !s.expects(r) {
 			continue
 		}
 		if err := s.compareHold(ctx, r, found[r.Volume.ID], epoch, forgotten); err != nil {

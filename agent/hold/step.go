@@ -75,6 +75,7 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 			s.adoptHold(ctx, id, h.Operation, sit.Hold.Value)
 		}
 		if out.Err.Code == volume.CodeHeld {
+			s.noteAbsence(ctx, sit, out.Err)
 			s.await(id, ask)
 		}
 		return out

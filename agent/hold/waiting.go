@@ -29,6 +29,22 @@ func (s *Service) await(id string, ask shared.Ask) {
 	go s.awaitChange(ctx, id, ask)
 }
 
+// noteAbsence adds to the error of a volume that waits for another host whether that host is alive. The
+// error stays as it is if the store does not answer.
+func (s *Service) noteAbsence(ctx context.Context, sit shared.Situation, held *volume.CallError) {
+	host := sit.Preventer()
+	if host == "" || host == s.Node {
+		return
+	}
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.AbsenceReads(host)})
+	if err != nil {
+		return
+	}
+	if a, err := shared.ParseAbsence(host, res.Reads); err == nil {
+		a.Explain(held, time.Now().UTC())
+	}
+}
+
 // stopAwaiting ends the wait for another host.
 func (s *Service) stopAwaiting(id string) {
 	s.mu.Lock()

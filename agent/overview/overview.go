@@ -31,6 +31,9 @@ type Service struct {
 	Node      string        // the name of this host
 	Member    Membership
 	Now       func() time.Time
+
+	// Replaced is called after a replacement. The attachments of the replaced host must then end.
+	Replaced func()
 }
 
 // readWithin limits a read for a person. If the store has just become unreachable, the answer must

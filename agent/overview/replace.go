@@ -57,6 +57,9 @@ func (s *Service) Replace(ctx context.Context, host, who, reason string) (droppe
 		begun = r
 		return r.End(ask, s.Now().UTC())
 	})
+	if err == nil {
+		s.Replaced()
+	}
 	return begun.Proof.Value.Volumes, stopped(host, err)
 }
 

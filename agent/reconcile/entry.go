@@ -63,6 +63,7 @@ type entry struct {
 	watchUntil  time.Time // when the wait for a late effect on a mount ends
 	watchOf     uint64    // incarnation of the plugin process that may cause this late effect
 	attachUntil time.Time // when the wait for a late ControllerPublish or ControllerUnpublish ends
+	assumed     bool      // attachUntil assumes the default deadline, because no controller was known
 }
 
 func newEntry() *entry {
@@ -287,7 +288,15 @@ func (e *entry) watch(now time.Time, p plugin.View) {
 // ends after one call deadline. A restart of the plugin does not end it, because the storage system
 // continues without the plugin.
 func (e *entry) watchAttachment(now time.Time, p plugin.View) {
-	e.attachUntil = now.Add(deadline(p.ControllerTimeout))
+	e.attachUntil, e.assumed = now.Add(deadline(p.ControllerTimeout)), p.ControllerTimeout <= 0
+}
+
+// correctWait corrects the end of this wait when a controller becomes known. After its start, an agent
+// learns only later from the cluster which other host has the controller.
+func (e *entry) correctWait(p plugin.View) {
+	if e.assumed && p.ControllerTimeout > 0 {
+		e.attachUntil, e.assumed = e.attachUntil.Add(p.ControllerTimeout-defaultDeadline), false
+	}
 }
 
 // attempt returns the step that a status command shows for a volume. It considers only the steps

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -96,5 +97,31 @@ func TestFresh(t *testing.T) {
 	e.glimpsed(a, volume.Outcome{}, now)
 	if g := e.fresh(now); g.Path != "" {
 		t.Errorf("the step after it saw nothing: %+v", g)
+	}
+}
+
+// TestCorrectWait checks when a wait for a late attachment ends that began before the agent knew the
+// controller.
+func TestCorrectWait(t *testing.T) {
+	begun := time.Unix(1000, 0)
+	view := func(timeout time.Duration) plugin.View { return plugin.View{ControllerTimeout: timeout} }
+	for name, c := range map[string]struct {
+		first, later time.Duration // of the controller; 0 while it is unknown
+		want         time.Duration
+	}{
+		"unknown":              {0, 0, defaultDeadline},
+		"a short time, later":  {0, time.Second, time.Second},
+		"a long time, later":   {0, time.Hour, time.Hour},
+		"known at once":        {time.Second, time.Second, time.Second},
+		"changed by the admin": {time.Hour, time.Second, time.Hour}, // the call began under the old limit
+	} {
+		e := newEntry()
+		e.watchAttachment(begun, view(c.first))
+		for range 2 {
+			e.correctWait(view(c.later))
+		}
+		if got := e.attachUntil.Sub(begun); got != c.want {
+			t.Errorf("%s: the wait takes %s instead of %s", name, got, c.want)
+		}
 	}
 }

@@ -268,6 +268,8 @@ func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 		}
 	}
 
+	e.correctWait(obs.Plugin)
+
 	if e.watchOf == 0 {
 		// The queue sees this plugin for the first time since the agent started. The call whose
 		// late effect is watched may still be running in this plugin process.

@@ -56,6 +56,7 @@ const (
 	ShareVolume      Kind = "share volume"
 	UnshareVolume    Kind = "unshare volume"
 	ReplaceNode      Kind = "replace host in the cluster"
+	ReturnOrReplace  Kind = "start or replace host in the cluster"
 )
 
 // Of returns a remedy of the given kind for the given subjects.

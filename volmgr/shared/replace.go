@@ -155,6 +155,7 @@ func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
 		then = append(then, s.Call.Put(Call{
 			Executor: r.node, Incarnation: r.Node.Value.Incarnation, Operation: hold.Operation,
 			Call: call.ControllerUnpublish, Target: r.node, NodeID: hold.NodeID, Since: now,
+			Deadline: r.Info.Value.Plugins[s.Volume.Value.Volume.PluginID].ControllerTimeout,
 		}))
 	}
 

@@ -56,7 +56,8 @@ func (c Call) attachment() bool {
 }
 
 // TakeOverCall returns the transaction by which a host takes over a call of a host that is gone. The
-// caller has seen that the executor was not alive for one deadline of the call.
+// caller has seen that the executor was not alive for one deadline of the call. A host that was replaced
+// may have returned, and is not the executor that made the call.
 //
 // If the call changes an attachment, the host next calls ControllerUnpublishVolume for the call's
 // target, also after a ControllerUnpublishVolume, and then EndTakenOver. The hold of the target stays.
@@ -70,11 +71,13 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 	c := o.Call.Value
 	same := o.Call.Exists() && c.Executor == o.executor && c.Target == o.target
 	served := o.Target.Exists() && o.Hold.Exists() // the record of the target explains the call
-	if !same || c.Executor == who.Node || o.Executor.Exists() || served {
+	serves := o.Executor.Exists() && !c.Outlived(o.Executor.Value)
+	own := c.Executor == who.Node && !c.Outlived(o.Executor.Value)
+	if !same || own || serves || served {
 		return Txn{}, ErrNotOrphan
 	}
 
-	compares := []Compare{Unchanged(o.Call.KV), Absent(o.Executor.Key)}
+	compares := []Compare{Unchanged(o.Call.KV), Unchanged(o.Executor.KV)}
 	if !c.attachment() {
 		return o.txn(compares, Delete(o.Call.Key)), nil
 	}
@@ -122,6 +125,14 @@ func (o Orphan) EndOwn(who Asker) (Txn, error) {
 // Forsaken reports whether the call is a storage call of an earlier agent of the host.
 func (c Call) Forsaken(who Asker) bool {
 	return c.Executor == who.Node && c.Incarnation < who.Incarnation && !c.attachment()
+}
+
+// Outlived reports whether the call is one of an earlier incarnation for its own attachment. The argument
+// is the lease of the executor. If the host still has its hold, its record leads to the end of the call. A
+// host that was replaced has no hold, and knows nothing of the call.
+func (c Call) Outlived(executor Live) bool {
+	own := c.attachment() && c.Executor == c.Target && !c.Taken
+	return own && c.Incarnation < executor.Incarnation
 }
 
 // EndTakenOver returns the transaction that ends a call which the host has taken over. The state of

@@ -51,6 +51,11 @@ func TestTakeOverCall(t *testing.T) {
 		"target is alive":     {call: with(func(c *shared.Call) { c.Target = "y" }), target: shared.Live{}, hold: shared.Hold{}, want: "not orphan"},
 		"target has no hold":  {call: with(func(c *shared.Call) { c.Target = "y" }), target: shared.Live{}, want: "unpublish"},
 		"own call":            {call: with(func(c *shared.Call) { c.Executor = "me" }), want: "not orphan"},
+		"executor replaced":   {call: attach, executor: shared.Live{Incarnation: 2}, target: shared.Live{Incarnation: 2}, want: "unpublish"},
+		"executor restarted":  {call: attach, executor: shared.Live{Incarnation: 2}, target: shared.Live{Incarnation: 2}, hold: shared.Hold{}, want: "not orphan"},
+		"executor continues":  {call: attach, executor: shared.Live{Incarnation: 1}, target: shared.Live{Incarnation: 1}, want: "not orphan"},
+		"taken before":        {call: with(func(c *shared.Call) { c.Taken = true }), executor: shared.Live{Incarnation: 2}, want: "not orphan"},
+		"replaced by me":      {call: with(func(c *shared.Call) { c.Executor, c.Target = "me", "me" }), executor: shared.Live{Incarnation: 3}, target: shared.Live{Incarnation: 3}, want: "unpublish"},
 		"target is gone also": {call: with(func(c *shared.Call) { c.Target = "y" }), want: "unpublish"},
 	} {
 		t.Run(name, func(t *testing.T) {

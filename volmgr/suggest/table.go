@@ -52,6 +52,9 @@ var words = map[remedy.Kind]func(s []string) string{
 	remedy.SeeOrGiveUpCalls: func(s []string) string {
 		return "to see how that stands: volctl node status; to give it up: " + Command("volctl volume deregister %s --force --forget", s[0])
 	},
+	remedy.ReturnOrReplace: func(s []string) string {
+		return "start its agent; if its machine is gone for ever: " + Command("volctl node replace %s --reason TEXT -y", s[0])
+	},
 	remedy.StopUnit: func(s []string) string { return cmp.Or(Command("systemctl stop %s", s[0]), forceDetach(s[1:])) },
 	remedy.StopContainers: func(s []string) string {
 		return fmt.Sprintf("%s stop $(%s)", s[0], Command("%s ps -q --filter volume=%s", s[0], s[1]))

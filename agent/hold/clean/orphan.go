@@ -10,14 +10,17 @@ import (
 
 // orphan ends one call if its executor has been gone for one deadline of the call. It returns how long
 // it must still wait, or 0.
-func (c *Cleaner) orphan(ctx context.Context, who shared.Asker, e shared.Entry[shared.Call], live map[string]bool) time.Duration {
+func (c *Cleaner) orphan(ctx context.Context, who shared.Asker, e shared.Entry[shared.Call], live map[string]shared.Live) time.Duration {
 	one := e.Value
+	executor, alive := live[one.Executor]
+	outlived := one.Outlived(executor) // the executor may have been replaced
+	serving, own := alive && !outlived, one.Executor == c.Node && !outlived
 	switch {
 	case one.TakenOver(c.Node):
 		return c.resume(ctx, who, e)
 	case one.Forsaken(who):
 		return c.endOwn(ctx, who, e)
-	case live[one.Executor] || one.Executor == c.Node:
+	case serving || own:
 		delete(c.gone, e.Key)
 		return 0
 	}

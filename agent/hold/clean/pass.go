@@ -27,10 +27,10 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 		return 0, err
 	}
 
-	live := map[string]bool{}
+	live := map[string]shared.Live{}
 	if err := each(ctx, c.Store, shared.Lives(), func(e shared.Entry[shared.Live]) error {
 		node, _ := shared.LastID(e.Key)
-		live[node] = true
+		live[node] = e.Value
 		return nil
 	}); err != nil {
 		return 0, err

@@ -76,7 +76,7 @@ func (c attachments) compare(ctx context.Context, who shared.Asker, mine func(pl
 
 // delegate asks hosts with a controller to compare the attachments of the plugins that have none on this
 // host. For each plugin, it chooses the first live host whose driver lists the nodes of a volume.
-func (c attachments) delegate(ctx context.Context, live map[string]bool) error {
+func (c attachments) delegate(ctx context.Context, live map[string]shared.Live) error {
 	hosts := map[string]string{}
 	if err := each(ctx, c.Store, shared.NodeInfos(), func(e shared.Entry[shared.NodeInfo]) error {
 		node, _ := shared.LastID(e.Key)
@@ -84,8 +84,9 @@ func (c attachments) delegate(ctx context.Context, live map[string]bool) error {
 			able := plugin.Controller && plugin.Caps.PublishedNodes && (plugin.Caps.List || plugin.Caps.Get)
 			first := hosts[id] == "" || node < hosts[id]
 			own := c.View(id)
+			_, alive := live[node]
 			needed := !own.Info.HasController || !own.ReadyFor(call.ControllerUnpublish)
-			if able && live[node] && node != c.Node && first && needed {
+			if able && alive && node != c.Node && first && needed {
 				hosts[id] = node
 			}
 		}

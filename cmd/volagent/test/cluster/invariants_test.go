@@ -20,7 +20,7 @@ import (
 //
 //	I1   at most one host writes a single-writer volume        TestHistory, TestModes, TestPause, TestPauseInCall, TestPartition, TestCrash
 //	I2   a hold survives the loss of a minority of etcd        TestMinority, TestCrash
-//	I3   no takeover without recorded proof                    TestReplace
+//	I3   no takeover without recorded proof                    TestReplaceAttached, TestReplace
 //	I4   after all faults, holds = mounts = attachments        TestPartition, TestPause, TestCrash
 //	I5   claims under a hold need no etcd, and are as fast     TestOutageSpeed, TestOutage, TestPartition
 //	I6   a limit of attachments is never exceeded              TestLimit

@@ -1,0 +1,62 @@
+package shared
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Absence contains the keys that say whether a host is alive, and when it was last seen.
+type Absence struct {
+	Node Entry[Node]
+	Live Entry[Live]
+	Told Entry[Status]
+
+	host string
+}
+
+// Preventer returns the one host whose hold keeps other hosts from the volume. It returns an empty text if
+// there is no such host, or if a controller call is in flight.
+func (s Situation) Preventer() string {
+	if s.Call.Exists() {
+		return ""
+	}
+	return s.Use.Value.Holder
+}
+
+// AbsenceReads returns the operations that read an Absence.
+func AbsenceReads(host string) []Op {
+	return []Op{Get(NodeKey(host)), Get(LiveKey(host)), Get(StatusKey(host))}
+}
+
+// ParseAbsence decodes the results of the operations from AbsenceReads.
+func ParseAbsence(host string, reads [][]KV) (Absence, error) {
+	a := Absence{host: host}
+	if len(reads) != len(AbsenceReads(host)) {
+		return a, volume.Errorf(volume.ErrInvalid, "etcd has answered %d reads of host %q", len(reads), host)
+	}
+
+	var errs []error
+	a.Node = entry[Node](NodeKey(host), reads[0], &errs)
+	a.Live = entry[Live](LiveKey(host), reads[1], &errs)
+	a.Told = entry[Status](StatusKey(host), reads[2], &errs)
+	return a, errors.Join(errs...)
+}
+
+// Explain adds to the error of a host that waits for this one that this one is not alive, when it was last
+// seen, and what helps. It changes nothing if the host is alive.
+func (a Absence) Explain(held *volume.CallError, now time.Time) {
+	if !a.Node.Exists() || a.Live.Exists() {
+		return
+	}
+
+	seen := a.Node.Value.Since
+	if told := a.Told.Value.At; told.After(seen) {
+		seen = told
+	}
+	held.Message += fmt.Sprintf("; host %q is %s, and was last seen %s", a.host, StateOf(a.Node.Value, false, now), ago(seen, now))
+	held.Remedy = remedy.Of(remedy.ReturnOrReplace, a.host)
+}
