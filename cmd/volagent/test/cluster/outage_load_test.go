@@ -149,7 +149,7 @@ func (l *load) killPlugin(s *site) {
 		pid := s.PluginPID("san")
 		return pid != 0 && pid != old
 	})
-	l.use(s, s.quiet, "after-plugin")
+	l.expectUse(s, "after-plugin")
 }
 
 // loseMounts unmounts paths of a host. The agent mounts the volume there again.
@@ -181,7 +181,7 @@ func (l *load) loseMounts(s *site) {
 		if got := read(s.Host, target, "kept"); got != "text" {
 			l.t.Errorf("after the repair of %s on %s, the file contains %q", c.what, s.name, got)
 		}
-		l.use(s, s.quiet, "after-repair")
+		l.expectUse(s, "after-repair")
 	}
 	s.Volctl("volume", "detach", s.quiet, "lost")
 }
@@ -200,7 +200,15 @@ func (l *load) killAgent(s *site) {
 			l.t.Errorf("after the restart of the agent of %s, the claims are %q", s.name, claims)
 		}
 	}
-	l.use(s, s.quiet, "after-restart")
+	l.expectUse(s, "after-restart")
+}
+
+// expectUse uses the quiet volume of a host. It ends the test if that or another local operation has
+// failed.
+func (l *load) expectUse(s *site, alloc string) {
+	l.t.Helper()
+	l.use(s, s.quiet, alloc)
+	l.expectNoFailure()
 }
 
 // expectWaiting checks that no claim that needs the cluster has ended, and that the third host has not
