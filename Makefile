@@ -19,7 +19,7 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 40m
 
-.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos history lint bench clean
+.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos history outage lint bench clean
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -81,6 +81,11 @@ history: ## check random operations of three hosts, and cut each pair of hosts: 
 	@scripts/setup test
 	go test -count=1 -timeout 60m -v -run '^(TestHistory|TestPartition)$$' ./cmd/volagent/test/cluster \
 		-history.seed '$(HISTORY_SEED)' -history.count '$(HISTORY_COUNT)' -partition.full | sed -E '/^ *(=== |--- PASS)/d'
+
+OUTAGE_FOR ?= 1m
+outage: ## stop etcd while two hosts work, and let plugins, mounts and agents fail: make outage OUTAGE_FOR=1h
+	@scripts/setup test
+	go test -count=1 -timeout 0 -v -run '^TestOutageUnderLoad$$' ./cmd/volagent/test/cluster -outage.for '$(OUTAGE_FOR)' | sed -E '/^ *(=== |--- PASS)/d'
 
 lint: ## check style, imports, scripts, the unit file, alerts and the dashboard
 	@scripts/setup lint

@@ -164,10 +164,16 @@ func (r *rig) create(name string) string {
 // own adds a disk to the SAN, and registers it as a volume of the first host.
 func (r *rig) own(id string) {
 	r.t.Helper()
-	r.hosts[0].Must(r.san.AddDisk("disk-"+id, 1<<20))
-	text := "id: " + id + "\nplugin_id: san\nexternal_id: disk-" + id + "\n" + multi + "\n"
-	r.hosts[0].Must(os.WriteFile(r.file(id+".yaml"), []byte(text), 0o600))
-	r.hosts[0].Volctl("volume", "register", r.file(id+".yaml"))
+	ownOn(r.hosts[0], r.san, id)
+}
+
+// ownOn is own for any host.
+func ownOn(h *harness.Host, s *san.SAN, id string) {
+	h.T.Helper()
+	h.Must(s.AddDisk("disk-"+id, 1<<20))
+	file := filepath.Join(h.Dir, id+".yaml")
+	h.Must(os.WriteFile(file, []byte("id: "+id+"\nplugin_id: san\nexternal_id: disk-"+id+"\n"+multi+"\n"), 0o600))
+	h.Volctl("volume", "register", file)
 }
 
 // expectDisks checks how many disks the SAN has, and their size.

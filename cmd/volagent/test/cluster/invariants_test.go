@@ -20,12 +20,12 @@ import (
 //
 //	I1   at most one host writes a single-writer volume        TestHistory, TestModes, TestPause, TestPauseInCall, TestPartition, TestCrash
 //	I2   a hold survives the loss of a minority of etcd        TestMinority, TestCrash
-//	I3   no takeover without recorded proof                    TestReplaceAttached, TestReplace
-//	I4   after all faults, holds = mounts = attachments        TestPartition, TestPause, TestCrash
-//	I5   claims under a hold need no etcd, and are as fast     TestOutageSpeed, TestOutage, TestPartition
+//	I3   no takeover without recorded proof                    TestReplaceAttached, TestReplace, TestCopiedHost
+//	I4   after all faults, holds = mounts = attachments        TestPartition, TestPause, TestCrash, TestOutageUnderLoad
+//	I5   claims under a hold need no etcd, and are as fast     TestOutageUnderLoad, TestOutage, TestPartition; BenchmarkLoadShared
 //	I6   a limit of attachments is never exceeded              TestLimit
 //	I7   the tokens of one volume only grow                    TestHistory, TestMinority
-//	I8   every waiting claim ends                              TestCompaction, TestPauseInCall, TestHistory, TestPartition
+//	I8   every waiting claim ends                              TestCompaction, TestPauseInCall, TestHistory, TestPartition, TestOutageUnderLoad
 //	I9   no update is lost over a compaction                   TestCompaction, TestLostHold
 //	I10  one party undoes each interrupted step                TestCrash
 //	I11  at most one host calls the controller for a volume    TestPauseInCall, TestCrash, and the SAN in all tests
@@ -77,43 +77,6 @@ func tokenBefore(a, b string) bool {
 	}
 	x, y := parse(a), parse(b)
 	return slices.Compare(x[:], y[:]) < 0
-}
-
-// TestOutageSpeed measures claims and detaches under an existing hold before etcd stops, and while it is
-// stopped. They must be as fast as before. (I5)
-func TestOutageSpeed(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 1, 1, san.Config{Attach: true, Stage: true})
-	h := r.hosts[0]
-	r.share("db", mode("single-node-multi-writer"))
-	claim(h, "db", "base")
-	client := apiclient.New(h.Socket())
-	t.Cleanup(client.Close)
-	const pairs = 30
-	median := func(when string) time.Duration {
-		var took []time.Duration
-		for i := range pairs {
-			begun := time.Now()
-			alloc := fmt.Sprintf("%s%d", when, i)
-			_, err := client.ClaimVolume(t.Context(), "db", alloc, api.ClaimRequest{}, 20*time.Second)
-			h.Must(err)
-			h.Must(client.DetachClaim(t.Context(), "db", alloc, apiclient.DetachOptions{Wait: 20 * time.Second}))
-			took = append(took, time.Since(begun))
-		}
-		slices.Sort(took)
-		return took[pairs/2]
-	}
-
-	before := median("before")
-	r.etcd.Stop(0)
-	during := median("during")
-	t.Logf("a claim and its detach take %s, and %s while etcd is stopped", before, during)
-	if limit := 2*before + 50*time.Millisecond; during > limit {
-		t.Errorf("while etcd is stopped, a claim and its detach take %s instead of %s", during, before)
-	}
-	r.etcd.Start(0)
-	h.Volctl("volume", "detach", "db", "base", "--timeout", "60s")
-	r.awaitGone()
 }
 
 // TestLimit claims more volumes at once than the plugin can attach to a host. The host never has more

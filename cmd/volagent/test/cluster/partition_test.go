@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/cmd/volagent/test/harness/lab"
 	"github.com/volagent/volagent/volmgr/csitest/san"
 )
@@ -148,9 +150,12 @@ func (f *field) cuts(dice *rand.Rand) (chosen []cut) {
 // are all as expected. The map contains the one host of each volume in use.
 func (f *field) awaitAgreement(after string, want map[string]string) {
 	f.t.Helper()
-	var got string
-	for end := time.Now().Add(healWithin); ; time.Sleep(50 * time.Millisecond) {
-		holds, mounts, attached := map[string]string{}, map[string]string{}, map[string]string{}
+	hosts := map[string]*harness.Host{}
+	for _, h := range f.Hosts {
+		hosts[h.Name] = h.Host
+	}
+	awaitAgreement(f.t, after, f.san, hosts, want, func() map[string]string {
+		holds := map[string]string{}
 		for _, id := range []string{"db", "other"} {
 			v, ok := volumeOn(f.Hosts[1].Host, id)
 			for _, h := range v.Holds {
@@ -159,21 +164,36 @@ func (f *field) awaitAgreement(after string, want map[string]string) {
 			if !ok {
 				holds[id] += " unknown"
 			}
-			for _, h := range f.Hosts {
-				if strings.Contains(h.Mounts(), " san:disk-"+id+"/") {
-					mounts[id] += h.Name
+		}
+		return holds
+	})
+}
+
+// diskMounted matches a mount of a disk of the SAN.
+var diskMounted = regexp.MustCompile(` san:disk-([^/ ]+)/`)
+
+// awaitAgreement waits until the given holds, the mounts of the hosts and the attachments of the SAN are all
+// as expected. The maps contain the names of the hosts of each volume.
+func awaitAgreement(t *testing.T, after string, s *san.SAN, hosts map[string]*harness.Host, want map[string]string, seen func() map[string]string) {
+	t.Helper()
+	for end := time.Now().Add(healWithin); ; time.Sleep(50 * time.Millisecond) {
+		holds, mounts, attached := seen(), map[string]string{}, map[string]string{}
+		for name, h := range hosts {
+			for _, m := range diskMounted.FindAllStringSubmatch(h.Mounts(), -1) {
+				if !strings.Contains(mounts[m[1]], name) {
+					mounts[m[1]] += name
 				}
 			}
 		}
-		for _, a := range f.san.Attachments() {
+		for _, a := range s.Attachments() {
 			attached[strings.TrimPrefix(a.Volume, "disk-")] += a.Node
 		}
-		got = fmt.Sprintf("holds %v, mounts %v, attachments %v", holds, mounts, attached)
+		got := fmt.Sprintf("holds %v, mounts %v, attachments %v", holds, mounts, attached)
 		if got == fmt.Sprintf("holds %v, mounts %v, attachments %v", want, want, want) {
 			return
 		}
 		if time.Now().After(end) {
-			f.t.Fatalf("%s after %s: %s, want %v", healWithin, after, got, want)
+			t.Fatalf("%s after %s: %s, want %v", healWithin, after, got, want)
 		}
 	}
 }
