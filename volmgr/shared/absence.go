@@ -46,8 +46,8 @@ func ParseAbsence(host string, reads [][]KV) (Absence, error) {
 	return a, errors.Join(errs...)
 }
 
-// Explain adds to the error of a host that waits for this one that this one is not alive, when it was last
-// seen, and what helps. It changes nothing if the host is alive.
+// Explain adds the absence of the host to the error of another host that waits for it. The error then
+// says when the host was last seen, and proposes a remedy. Explain changes nothing if the host is alive.
 func (a Absence) Explain(held *volume.CallError, now time.Time) {
 	if !a.Node.Exists() || a.Live.Exists() {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestAbsence checks what a host that waits for another one learns about it.
+// TestAbsence checks which words and which remedy an absence adds to the error of a waiting host.
 func TestAbsence(t *testing.T) {
 	now := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	since, told := now.Add(-time.Hour), now.Add(-time.Minute)

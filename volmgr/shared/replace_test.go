@@ -52,8 +52,9 @@ func TestReplacement(t *testing.T) {
 	}
 
 	r := replacement(NodeFencing, true)
+	r.Info = stored(NodeInfoKey("a"), NodeInfo{Plugins: map[string]NodePlugin{"san": {ControllerTimeout: time.Hour}}})
 	sit := Situation{
-		id: "db", Node: r.Node, Use: stored(UseKey("db"), Use{Access: call.SingleNodeWriter, Holder: "a", Generation: 1}),
+		id: "db", Node: r.Node, Volume: stored(VolumeKey("db"), Definition{Volume: volume.Volume{PluginID: "san"}}), Use: stored(UseKey("db"), Use{Access: call.SingleNodeWriter, Holder: "a", Generation: 1}),
 		Hold: stored(HoldKey("a", "db"), Hold{Attachment: Attached, NodeID: "id-a", Operation: "op"}), Call: Entry[Call]{KV: KV{Key: CallKey("db")}},
 	}
 	txn, err := r.Drop(who, sit, now)
@@ -61,7 +62,7 @@ func TestReplacement(t *testing.T) {
 	if err != nil || aerr != nil || after.Hold.Exists() || !after.Use.Value.same(Use{Generation: 2}) {
 		t.Errorf("after the drop: %+v, %v, %v", after, err, aerr)
 	}
-	if c := after.Call.Value; c.Executor != "a" || c.Call != call.ControllerUnpublish || c.NodeID != "id-a" || c.Incarnation != 5 {
+	if c := after.Call.Value; c.Executor != "a" || c.Call != call.ControllerUnpublish || c.NodeID != "id-a" || c.Incarnation != 5 || c.Deadline != time.Hour {
 		t.Errorf("the call for the old attachment is %+v", c)
 	}
 	// A storage call must not hide that the volume is still attached.

@@ -304,7 +304,7 @@ func (l *loss) expectLost() {
 	}
 }
 
-// reuse claims the volume on h1, which reads what h2 has written. The hold belongs to a new incarnation.
+// reuse claims the volume on h1, which reads the data of h2. The hold belongs to a new incarnation.
 func (l *loss) reuse() {
 	l.t.Helper()
 	path := claim(l.a.Host, "db", "web", "--timeout", "60s")
