@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -45,13 +46,16 @@ func (h *stormHost) begin(after volume.Stop) {
 		}
 		h.mem[key] = r
 	}
-	s := session{h.storm, h.agent}
+	s, silent := session{h.storm, h.agent}, h.silent
 	h.mu.Unlock()
 	h.q = reconcile.New(reconcile.Options{
 		Store: s, Plugins: h.storm, Host: s, Events: func([]volume.Event) {}, Log: hclog.NewNullLogger(),
-		Crashed: after == volume.Crashed, Blocked: s.blocked, Undone: h.undone,
+		Crashed: after == volume.Crashed, Blocked: s.blocked, Undone: h.undone, Cluster: s.cluster,
 	})
 	h.q.Start()
+	if h.shared && !silent {
+		h.answer()
+	}
 }
 
 // crash ends the agent. Steps that are still running can no longer change the agent's records.
@@ -93,7 +97,8 @@ func (h *stormHost) change(id string, fn func(volume.Record) (volume.Record, err
 
 func (h *stormHost) claim(id, alloc string) {
 	h.change(id, func(r volume.Record) (volume.Record, error) {
-		req := volume.Request{Alloc: alloc, StagingPath: stagingOf(id), Target: targetOf(id, alloc)}
+		h.names++
+		req := volume.Request{Alloc: alloc, StagingPath: stagingOf(id), Target: targetOf(id, alloc), Operation: fmt.Sprint("op", h.names)}
 		if h.bind && alloc == "a" {
 			req.At = "/at/" + id
 		}
@@ -153,8 +158,8 @@ func (h *stormHost) force(id string) {
 	}
 }
 
-func stormVolume(id string) volume.Volume {
-	return volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: "ext-" + id, RegisteredAt: time.Now(), Capabilities: []call.Capability{{
+func stormVolume(id string, shared bool) volume.Volume {
+	return volume.Volume{ID: id, Shared: shared, PluginID: "p", Driver: "d", ExternalID: "ext-" + id, RegisteredAt: time.Now(), Capabilities: []call.Capability{{
 		Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem,
 	}}}
 }
@@ -165,7 +170,7 @@ func (h *stormHost) register(id string) {
 		h.mu.Unlock()
 		return
 	}
-	r := volume.Record{Volume: stormVolume(id)}
+	r := volume.Record{Volume: stormVolume(id, h.shared)}
 	h.mem[id], h.disk[id] = r, r
 	h.mu.Unlock()
 	h.q.Wake(id)
@@ -255,5 +260,9 @@ var deeds = map[string]func(*stormHost, deed){
 	"a mount answers": func(h *stormHost, d deed) {
 		h.touch(d, func(path string, p piece) { p.hung = false; h.mounts[path] = p })
 	},
-	"commits fail": func(h *stormHost, d deed) { h.mu.Lock(); h.commits = d.N; h.mu.Unlock() },
+	"the store is silent":         func(h *stormHost, _ deed) { h.mu.Lock(); h.silent = h.shared; h.mu.Unlock() },
+	"the store answers":           func(h *stormHost, _ deed) { h.answer() },
+	"another host comes and goes": func(h *stormHost, d deed) { h.others(d.Volume, false) },
+	"the hold is lost":            func(h *stormHost, d deed) { h.others(d.Volume, true) },
+	"commits fail":                func(h *stormHost, d deed) { h.mu.Lock(); h.commits = d.N; h.mu.Unlock() },
 }

@@ -15,6 +15,9 @@ func (s *storm) rule(r volume.Record, a volume.Action) string {
 	if _, owed := s.mem[leftoverKeyOf(r)]; owed && !r.Leftover && a.RPC() {
 		return "what a forced deregister left is not undone"
 	}
+	if why := s.holdRule(r, a); why != "" {
+		return why
+	}
 	detaching := s.cloud[fmt.Sprint(call.ControllerUnpublish, id)] > 0
 	switch a.Kind {
 	case call.ControllerExpand, call.NodeExpand:
@@ -32,14 +35,14 @@ func (s *storm) rule(r volume.Record, a volume.Action) string {
 			return "it is still mounted"
 		}
 	case call.NodeStage:
-		if s.attach && !s.done["attached "+id] {
+		if s.attach && !s.done["attached "+id] && !s.keys[id].unseen {
 			return "it is not attached"
 		}
 		if a.Path != stagingOf(id) {
 			return "the staging path is another: " + a.Path
 		}
 	case call.NodePublish:
-		if s.attach && !s.done["attached "+id] {
+		if s.attach && !s.done["attached "+id] && !s.keys[id].unseen {
 			return "it is not attached"
 		}
 		if s.stage && r.Node.Staged != volume.Present {
@@ -76,7 +79,10 @@ func (s *storm) forgotten(ids, allocs []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
-		known := []volume.Record{s.mem[id], s.mem[leftoverKeyOf(volume.Record{Volume: stormVolume(id)})]}
+		known := []volume.Record{s.mem[id], s.mem[leftoverKeyOf(volume.Record{Volume: stormVolume(id, s.shared)})]}
+		if lost := s.forgottenHold(id, known); lost != "" {
+			return lost
+		}
 		knows := func(test func(volume.Record) bool) bool { return slices.ContainsFunc(known, test) }
 		if s.done["attached "+id] && !knows(func(r volume.Record) bool { return r.Node.Attached != volume.Absent }) {
 			return fmt.Sprintf("the attachment of %q", id)
@@ -131,6 +137,9 @@ func (s *storm) unsettled(ids []string) string {
 			}
 		}
 		held := len(r.Claims) > 0
+		if bad := s.unsettledHold(r, held); bad != "" {
+			return bad
+		}
 		if bad := s.notExpanded(r, held); bad != "" {
 			return bad
 		}

@@ -27,7 +27,7 @@ var often = []string{"claim", "claim", "claim", "claim", "claim", "claim", "rele
 // the first problem.
 func (h *stormHost) run(all []deed) string {
 	for _, id := range stormVolumes {
-		r := volume.Record{Volume: stormVolume(id)}
+		r := volume.Record{Volume: stormVolume(id, h.shared)}
 		h.disk[id] = r
 	}
 	h.begin(volume.Crashed)
@@ -61,7 +61,13 @@ func (h *stormHost) calm() string {
 		h.mounts[path] = p
 	}
 	before := len(h.steps)
+	for id, k := range h.keys {
+		if k.holder == anotherHost {
+			h.put(id, free)
+		}
+	}
 	h.mu.Unlock()
+	h.answer()
 	h.plugin(true)
 	for _, id := range stormVolumes { // a status request finds changes for which no signal was sent
 		h.register(id)
@@ -124,11 +130,13 @@ func stormy(t *testing.T, rt *rapid.T, least, most int) (steps int) {
 	some := rapid.SliceOfN(rapid.SampledFrom(likely), 0, 2*most).Draw(rt, "fates")
 	attach, stage, bind := rapid.Bool().Draw(rt, "attach"), rapid.Bool().Draw(rt, "stage"), rapid.Bool().Draw(rt, "bind")
 	grows, offline := rapid.Bool().Draw(rt, "grows"), rapid.Bool().Draw(rt, "offline")
+	shared := rapid.Bool().Draw(rt, "shared")
 	var bad string
 	var did []string
 	synctest.Test(t, func(*testing.T) {
 		h := &stormHost{storm: newStorm(attach, stage, bind, some)}
-		h.grows, h.offline = grows, offline
+		h.grows, h.offline = grows && !shared, offline // the requester expands the storage of a shared volume
+		h.shared = shared
 		bad = h.run(all)
 		did = h.steps
 	})

@@ -20,6 +20,7 @@ import (
 type storm struct {
 	attach, stage, bind bool
 	growth
+	pool
 
 	mu     sync.Mutex
 	fates  []fate // the fates of the next calls; all later calls succeed
@@ -82,6 +83,7 @@ func newStorm(attach, stage, bind bool, f []fate) *storm {
 		mounts: map[string]piece{}, done: map[string]bool{}, pending: map[string]int{}, running: map[string]int{},
 		undoing: map[string]int{}, cloud: map[string]int{},
 		mem: map[string]volume.Record{}, disk: map[string]volume.Record{},
+		pool: pool{keys: map[string]poolKey{}},
 	}
 }
 
@@ -234,8 +236,20 @@ func (s session) Do(ctx context.Context, r volume.Record, a volume.Action, _ plu
 		s.breaks("%s of %q for %q: %s", a.Kind, id, a.Alloc, why)
 	}
 	f := goes
-	if a.RPC() && len(s.fates) > 0 {
+	if (a.RPC() || stores(a)) && len(s.fates) > 0 {
 		f, s.fates = s.fates[0], s.fates[1:]
+	}
+	if stores(a) {
+		defer s.mu.Unlock()
+		s.running[key]--
+		return s.transact(r, a, f)
+	}
+	if attaches(a) && s.away(s.agent) {
+		defer s.mu.Unlock()
+		s.running[key]--
+		out := failedWith("Unavailable", volume.RetryBackoff, false) // the call cannot be announced
+		out.Unsent = true
+		return out
 	}
 	answer := s.call(id, a, f)
 	s.mu.Unlock()
@@ -320,12 +334,14 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 // of the agent. If answer is set, later calls it with the outcome at the time of the effect. In
 // this case, an undo call has already taken effect. The caller holds mu.
 func (s *storm) later(id string, a volume.Action, after, more time.Duration, answer func(volume.Outcome)) {
-	life, agent := s.life, s.agent
+	life, agent, token := s.life, s.agent, s.keys[id].token
 	was := s.mounts[a.Path].id
 	at, key := s.pending, fmt.Sprint(s.life, id)
 	switch {
 	case attaches(a):
 		at, key = s.cloud, fmt.Sprint(a.Kind, id)
+	case a.Kind == call.ControllerExpand, a.Kind == call.NodeExpand:
+		key = "expansion of " + id // it neither mounts nor unmounts
 	case !a.Forward():
 		at, key = s.undoing, fmt.Sprint(s.life, a.Path)
 	}
@@ -343,6 +359,9 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 		}
 		if at[key]--; !lives {
 			return // the call ended together with the plugin process
+		}
+		if a.Kind == call.ControllerPublish && s.keys[id].token != token {
+			return // the hold is lost, and the next holder undoes the call
 		}
 		var out volume.Outcome
 		if a.Forward() || answer == nil {

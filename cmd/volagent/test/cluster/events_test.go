@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,8 +60,13 @@ func TestEvents(t *testing.T) {
 		t.Errorf("host c, which never used the volume, has events:\n%s", out)
 	}
 
+	a.Await("the election of a host, which counts the live ones", func() bool {
+		return slices.ContainsFunc([]*harness.Host{a, b, c}, func(h *harness.Host) bool {
+			return strings.Contains(harness.Metrics(h), "volagent_cluster_live_hosts 3")
+		})
+	})
 	for _, name := range []string{
-		"reachable 1", "live_hosts 3", "holds 0", "admission_duration_seconds_count 1", "calls_in_flight 0", "watch_lag_seconds ", `queue_length{lane="holds"} 0`,
+		"reachable 1", "holds 0", "admission_duration_seconds_count 1", "calls_in_flight 0", "watch_lag_seconds ", `queue_length{lane="holds"} 0`,
 		`queue_age_seconds{lane="releases"} 0`, `queue_length{lane="status"} `,
 	} {
 		mustSay(t, "the metrics", harness.Metrics(a), "volagent_cluster_"+name)

@@ -122,9 +122,11 @@ func (s holdings) step(q request, a answer) (ok bool, now holdings) {
 		own.kept = own.kept || a.keeps
 		return true, s
 	case !a.done:
+		// The refusal has the reason of the host's last try, which another pending claim may have caused.
+		missing := func(host int) bool { return own.pending == 0 && !s[host].possible() }
+		ok = !slices.ContainsFunc(a.holders, missing)
 		own.pending++
-		missing := func(host int) bool { return !s[host].possible() }
-		return !slices.ContainsFunc(a.holders, missing), s
+		return ok, s
 	}
 
 	for host, other := range s {
@@ -220,6 +222,7 @@ func TestHoldModel(t *testing.T) {
 		"detach twice":   {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {detach(0, "a"), done}}},
 		"refused":        {true, []entry{{claim(0, "a", one), done}, {claim(1, "b", one), answer{holders: []int{0}}}}},
 		"no reason":      {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {claim(1, "b", one), answer{holders: []int{0}}}}},
+		"earlier reason": {true, []entry{{claim(0, "a", one), done}, {claim(1, "b", one), answer{holders: []int{0}}}, {detach(0, "a"), done}, {claim(1, "c", one), answer{holders: []int{0}}}}},
 		"kept":           {true, []entry{{claim(0, "a", one), done}, {detach(0, "a"), answer{done: true, keeps: true}}, {claim(1, "b", one), answer{holders: []int{0}}}}},
 		"shown":          {true, []entry{{claim(0, "a", one), done}, {status, answer{done: true, seen: []sighted{{0, one, false}}}}}},
 		"not shown":      {false, []entry{{claim(0, "a", one), done}, {status, done}}},

@@ -270,13 +270,13 @@ func BenchmarkLoadHosts(b *testing.B) {
 	rate := float64(sum(now)-sum(was)) / idleWindow.Seconds()
 	b.ReportMetric(rate, "requests/s")
 	scaled := rate * 1000 / float64(*idleHosts)
-	verdict(b, fmt.Sprintf("%d idle hosts with %d volumes each, requests/s for 1 000 hosts", *idleHosts, volumes), scaled/most, "%.0f, at most %d (in %s: %s)", scaled, most, idleWindow, words)
+	counted(b, fmt.Sprintf("%d idle hosts with %d volumes each, requests/s for 1 000 hosts", *idleHosts, volumes), scaled, most, "%.0f, at most %d (in %s: %s)", scaled, most, idleWindow, words)
 }
 
 // awaitQuiet waits until the hosts send nothing but renewals for some seconds. After its
 // registration, a host reads the definitions of its volumes.
-func awaitQuiet(b *testing.B, etcd *etcdtest.Cluster) {
-	b.Helper()
+func awaitQuiet(tb testing.TB, etcd *etcdtest.Cluster) {
+	tb.Helper()
 	was := etcd.Requests()
 	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
 		time.Sleep(6 * time.Second)
@@ -286,5 +286,5 @@ func awaitQuiet(b *testing.B, etcd *etcdtest.Cluster) {
 			return
 		}
 	}
-	b.Log("the hosts do not become idle")
+	tb.Log("the hosts do not become idle")
 }

@@ -391,13 +391,27 @@ func (r *rig) goroutines() int {
 // the performance goals to this file.
 const verdicts = "VOLAGENT_BENCH_VERDICTS"
 
+// counted reports whether a count or a size keeps its limit. It does not depend on the speed of the
+// machine, so any excess is a gross miss.
+func counted(tb testing.TB, what string, got, most float64, format string, args ...any) {
+	tb.Helper()
+	short := 1.0
+	if got > most {
+		short = grossMiss + 1
+	}
+	verdict(tb, what, short, format, args...)
+}
+
+// grossMiss is the ratio of a value to its limit above which the benchmarks fail.
+const grossMiss = 2
+
 // verdict reports whether a performance goal is met. The argument short is the measured value
-// divided by the goal's limit. A value of at most 1 is a pass, and a value over 2 is a gross miss.
+// divided by the goal's limit. A value of at most 1 is a pass, and one over grossMiss is a gross miss.
 func verdict(tb testing.TB, what string, short float64, format string, args ...any) {
 	tb.Helper()
 	word := "PASS"
 	switch {
-	case short > 2:
+	case short > grossMiss:
 		word = "MISS"
 	case short > 1:
 		word = "FAIL"
