@@ -30,7 +30,7 @@ type poolKey struct {
 	token     int64
 	confirmed bool
 	changes   int  // a late transaction has no effect after a further change
-	unseen    bool // this host has lost the hold, and has not compared its holds since then
+	unseen    bool // this host has lost the hold in this boot, and has not compared its holds since then
 }
 
 const (
@@ -241,7 +241,9 @@ func (s *storm) holdRule(r volume.Record, a volume.Action) string {
 // forgottenHold describes a hold of this host that no record shows, or returns "". The caller holds mu.
 func (s *storm) forgottenHold(id string, known []volume.Record) string {
 	k := s.keys[id]
-	if k.holder != thisHost || slices.ContainsFunc(known, func(r volume.Record) bool { return r.Node.Hold.Operation == k.operation }) {
+	if k.holder != thisHost || slices.ContainsFunc(known, func(r volume.Record) bool {
+		return r.Node.Hold.Operation == k.operation && r.Node.Hold.State != volume.Absent
+	}) {
 		return ""
 	}
 	return fmt.Sprintf("the hold of %q", id)

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -46,6 +47,7 @@ func (h *stormHost) begin(after volume.Stop) {
 		}
 		h.mem[key] = r
 	}
+	h.disk = maps.Clone(h.mem) // the agent stores the records with the boot id before its first step
 	s, silent := session{h.storm, h.agent}, h.silent
 	h.mu.Unlock()
 	h.q = reconcile.New(reconcile.Options{
@@ -207,6 +209,7 @@ func (h *stormHost) reboot() {
 	clear(h.mounts)
 	for _, id := range stormVolumes {
 		h.done["staged "+id] = false
+		h.put(id, func(k *poolKey) { k.unseen = false }) // after a boot, the agent verifies its holds
 	}
 	h.mu.Unlock()
 	h.begin(volume.Rebooted)
