@@ -273,21 +273,32 @@ func TestStormOfHolds(t *testing.T) {
 	other := deed{What: "another host comes and goes", Volume: "v", Then: 3 * time.Second}
 	away, back := deed{What: "the store is silent", Then: time.Second}, deed{What: "the store answers", Then: time.Second}
 	lost := deed{What: "the hold is lost", Volume: "v", Then: time.Second}
-	for name, all := range map[string][]deed{
-		"a claim waits for another host":              {other, claim, other},
-		"the last claim ends while the store is away": {claim, away, release, claim, back},
-		"the agent dies while the store is away":      {claim, away, {What: "kill the agent", Then: time.Second}, release, back},
-		"the host boots while the store is away":      {claim, away, {What: "reboot", Then: time.Second}, back},
-		"the hold is lost while the store is away":    {claim, away, lost, back, other, claim},
-		"the hold is lost, and the host boots":        {claim, away, lost, {What: "reboot", Then: time.Second}, back, other, claim},
-		"a forced deregister":                         {claim, away, {What: "force", Volume: "v", Then: time.Second}, {What: "register", Volume: "v", Then: time.Second}, claim, back},
+	released := release
+	released.Then = 200 * time.Millisecond
+	slow := claim
+	slow.Then = 2*time.Second + 50*time.Millisecond
+	for name, c := range map[string]struct {
+		fates []fate
+		deeds []deed
+	}{
+		"a claim waits for another host":              {nil, []deed{other, claim, other}},
+		"the last claim ends while the store is away": {nil, []deed{claim, away, release, claim, back}},
+		"the agent dies while the store is away":      {nil, []deed{claim, away, {What: "kill the agent", Then: time.Second}, release, back}},
+		"the host boots while the store is away":      {nil, []deed{claim, away, {What: "reboot", Then: time.Second}, back}},
+		"the hold is lost while the store is away":    {nil, []deed{claim, away, lost, back, other, claim}},
+		"the hold is lost, and the host boots":        {nil, []deed{claim, away, lost, {What: "reboot", Then: time.Second}, back, other, claim}},
+		"a forced deregister":                         {nil, []deed{claim, away, {What: "force", Volume: "v", Then: time.Second}, {What: "register", Volume: "v", Then: time.Second}, claim, back}},
+		"a late give-up, and a new claim":             {[]fate{goes, goes, goes, failedLater}, []deed{claim, released, claim}},
+		"a late give-up after a detach":               {[]fate{goes, goes, goes, goes, goes, goes, failedLater}, []deed{claim, released, claim}},
+		"a late mount, and a release":                 {[]fate{goes, expiredLater}, []deed{slow, released}},
+		"a late acquisition, and a release":           {[]fate{expiredLater}, []deed{claim, released, other}},
 	} {
 		for _, attach := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/attach=%t", name, attach), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					h := &stormHost{storm: newStorm(attach, true, false, nil)}
+					h := &stormHost{storm: newStorm(attach, false, false, slices.Clone(c.fates))}
 					h.shared = true
-					if bad := h.run(all); bad != "" {
+					if bad := h.run(c.deeds); bad != "" {
 						t.Errorf("%s\nsteps:\n  %s", bad, strings.Join(h.steps, "\n  "))
 					}
 				})
