@@ -274,7 +274,7 @@ func TestStormOfHolds(t *testing.T) {
 	away, back := deed{What: "the store is silent", Then: time.Second}, deed{What: "the store answers", Then: time.Second}
 	lost := deed{What: "the hold is lost", Volume: "v", Then: time.Second}
 	released := release
-	released.Then = 200 * time.Millisecond
+	released.Then = 60 * time.Millisecond
 	slow := claim
 	slow.Then = 2*time.Second + 50*time.Millisecond
 	for name, c := range map[string]struct {
