@@ -211,7 +211,7 @@ func (a *Agent) nodeInfo() shared.NodeInfo {
 // joinQueue adds the cluster to the options of the queue.
 func (a *Agent) joinQueue(o *reconcile.Options) {
 	if a.holds != nil {
-		o.Host, o.Cluster, o.Idle = hold.Steps{Service: a.holds}, a.holds.Cluster, a.holds.Idle
+		o.Host, o.Cluster, o.Idle = a.holds.Steps(), a.holds.Cluster, a.holds.Idle
 		o.Borrow = a.tasks.Borrow
 	}
 }
@@ -221,7 +221,7 @@ func (a *Agent) sharedVolumes() provision.Cluster {
 	if a.holds == nil {
 		return nil
 	}
-	return hold.NewDefinitions(a.holds)
+	return a.holds.Definitions()
 }
 
 // fetchShared returns the function that brings the definition of a shared volume to this host, or

@@ -11,11 +11,19 @@ import (
 // rangePage is the number of keys in one page of a long read.
 const rangePage = 500
 
+// ownHolds are the holds of this host, in its records and in the cluster.
+type ownHolds struct {
+	*scopes
+
+	ending map[string]string // operations of the holds that this host is giving up, by volume
+	strays map[string]bool   // volumes for which the cluster may show a hold that no record explains
+}
+
 // compareHolds compares the holds of this host in the cluster with its records. A record whose hold
 // the cluster does not show loses its claims. For a hold that no record explains, compareHolds adds
 // a record, so that the queue takes the volume off this host and gives up the hold. If forgotten is
 // set, the records are older than the cluster's state, and all holds are lost.
-func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool) error {
+func (s *ownHolds) compareHolds(ctx context.Context, epoch int64, forgotten bool) error {
 	records := slices.Concat(s.Records.Volumes(), s.Records.Leftovers()) // before the holds, because a step may get a hold at any time
 	found, err := s.readHolds(ctx)
 	if err != nil {
@@ -47,7 +55,7 @@ func (s *Service) compareHolds(ctx context.Context, epoch int64, forgotten bool)
 }
 
 // compareHold compares the hold of a record with e, the hold of this host in the cluster.
-func (s *Service) compareHold(ctx context.Context, r volume.Record, e shared.Entry[shared.Hold], epoch int64, forgotten bool) error {
+func (s *ownHolds) compareHold(ctx context.Context, r volume.Record, e shared.Entry[shared.Hold], epoch int64, forgotten bool) error {
 	h := r.Node.Hold
 	shown := shows(e, r)
 	gone := h.Token.Epoch == epoch && !shown // after a restore of etcd, a missing hold proves nothing
@@ -69,16 +77,8 @@ func (s *Service) compareHold(ctx context.Context, r volume.Record, e shared.Ent
 	return s.lose(ctx, r.Key(), h.Token)
 }
 
-// CompareAgain makes the service compare the holds soon. It does not wait.
-func (s *Service) CompareAgain() {
-	s.mu.Lock()
-	s.compare = true
-	s.mu.Unlock()
-	s.registerAgain()
-}
-
 // expects reports whether the cluster must show the hold of a record.
-func (s *Service) expects(r volume.Record) bool {
+func (s *ownHolds) expects(r volume.Record) bool {
 	h := r.Node.Hold
 	return r.Volume.Shared && h.State == volume.Present && !h.Lost && !s.isEnding(r.Volume.ID, h.Operation)
 }
@@ -89,7 +89,7 @@ func shows(e shared.Entry[shared.Hold], r volume.Record) bool {
 }
 
 // readHolds returns the holds of this host in the cluster, by volume.
-func (s *Service) readHolds(ctx context.Context) (map[string]shared.Entry[shared.Hold], error) {
+func (s *ownHolds) readHolds(ctx context.Context) (map[string]shared.Entry[shared.Hold], error) {
 	var found map[string]shared.Entry[shared.Hold]
 	for part, err := range shared.RangeAll(ctx, s.Store, shared.HoldsOf(s.Node), rangePage) {
 		if err != nil {
@@ -115,7 +115,7 @@ func (s *Service) readHolds(ctx context.Context) (map[string]shared.Entry[shared
 
 // lose records that this host has lost a hold. It does nothing if the record has another hold by
 // now.
-func (s *Service) lose(ctx context.Context, key string, token volume.Token) error {
+func (s *ownHolds) lose(ctx context.Context, key string, token volume.Token) error {
 	var evs []volume.Event
 	err := s.Records.ChangeShared(ctx, key, func(r volume.Record, ok bool) (volume.Record, bool) {
 		if !ok || r.Node.Hold.Token != token {
@@ -135,7 +135,7 @@ func (s *Service) lose(ctx context.Context, key string, token volume.Token) erro
 }
 
 // explain makes sure that a record of this host explains a hold in the cluster.
-func (s *Service) explain(ctx context.Context, id string, e shared.Entry[shared.Hold], epoch int64) error {
+func (s *ownHolds) explain(ctx context.Context, id string, e shared.Entry[shared.Hold], epoch int64) error {
 	h := e.Value
 	if r, ok := s.holder(id); ok && r.Node.Hold.Operation == h.Operation && r.Volume.Shared {
 		return nil
@@ -176,7 +176,7 @@ func (s *Service) explain(ctx context.Context, id string, e shared.Entry[shared.
 }
 
 // markStray records that the cluster may show a hold of this host that no record explains.
-func (s *Service) markStray(id string) {
+func (s *ownHolds) markStray(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -184,7 +184,7 @@ func (s *Service) markStray(id string) {
 }
 
 // explainStray looks for a hold that no record explains, after the record of the volume has ended.
-func (s *Service) explainStray(ctx context.Context, id string) error {
+func (s *ownHolds) explainStray(ctx context.Context, id string) error {
 	s.mu.Lock()
 	stray := s.strays[id]
 	delete(s.strays, id)
@@ -207,7 +207,7 @@ func (s *Service) explainStray(ctx context.Context, id string) error {
 // adoptHold continues an earlier hold of this host that no record explains, for a record that waits
 // for a hold of the same kind. The volume may still be attached and staged under the earlier hold,
 // so these sides become unknown. A hold of another kind is given up when the record has ended.
-func (s *Service) adoptHold(ctx context.Context, id, operation string, h shared.Hold) {
+func (s *ownHolds) adoptHold(ctx context.Context, id, operation string, h shared.Hold) {
 	s.markStray(id)
 	err := s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
 		if !ok || r.Node.Hold.Operation != operation {

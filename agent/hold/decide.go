@@ -27,7 +27,7 @@ type decision func(s shared.Situation) (shared.Txn, error)
 //
 // If the answer of an earlier transaction of the same decision was lost, a later failure wraps
 // shared.ErrUnknownOutcome, because the earlier transaction may have been executed.
-func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Situation, error) {
+func (s *keys) decide(ctx context.Context, id string, by decision) (shared.Situation, error) {
 	leave, err := s.lanes.enter(ctx, laneOf(ctx))
 	if err != nil {
 		return shared.Situation{}, err
@@ -86,7 +86,7 @@ func (s *Service) decide(ctx context.Context, id string, by decision) (shared.Si
 }
 
 // executed caches and returns the situation after a transaction.
-func (s *Service) executed(id string, sit shared.Situation, txn shared.Txn, revision int64) (shared.Situation, error) {
+func (s *keys) executed(id string, sit shared.Situation, txn shared.Txn, revision int64) (shared.Situation, error) {
 	sit, err := sit.After(txn, revision)
 	if err != nil {
 		return sit, err
@@ -105,45 +105,6 @@ func (s *Service) executed(id string, sit shared.Situation, txn shared.Txn, revi
 // changesHold reports whether a transaction changes the key of a hold.
 func changesHold(t shared.Txn, key string) bool {
 	return slices.ContainsFunc(t.Then, func(op shared.Op) bool { return op.Key == key })
-}
-
-// read reads the keys about a volume.
-func (s *Service) read(ctx context.Context, id string) (shared.Situation, error) {
-	seen := s.seenRevision()
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.Reads(s.Node, id)})
-	if err == nil {
-		err = s.noteRevision(res.Revision, seen)
-	}
-	if err != nil {
-		s.noteError(err)
-		return shared.Situation{}, err
-	}
-	return shared.ParseSituation(s.Node, id, res)
-}
-
-// takeCached returns the situation that the last step of a volume has left, and forgets it.
-func (s *Service) takeCached(id string) (shared.Situation, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	sit, ok := s.cached[id]
-	delete(s.cached, id)
-	return sit, ok
-}
-
-// Definition reads the definition of a shared volume. The next step of the volume uses the same
-// read. The result ok is false if the cluster has no such volume.
-func (s *Service) Definition(ctx context.Context, id string) (v volume.Volume, ok bool, err error) {
-	sit, err := s.read(ctx, id)
-	if err != nil || !sit.Volume.Exists() {
-		return v, false, err
-	}
-
-	s.mu.Lock()
-	s.cached[id] = sit
-	s.mu.Unlock()
-
-	return definitionOf(sit), true, nil
 }
 
 // definitionOf returns the volume in a situation, as this host records it.

@@ -65,7 +65,7 @@ func TestGiveUpUnknown(t *testing.T) {
 	s.who, s.away = shared.Asker{Node: "h1", Incarnation: 1, Era: shared.Era{Epoch: 1}}, ""
 	r := volume.Record{Volume: volume.Volume{ID: "db", Shared: true}}
 	r.Node.Hold = volume.Hold{State: volume.Failed, Operation: "o", Since: time.Now()}
-	out := s.giveUp(t.Context(), r)
+	out := s.Steps().giveUp(t.Context(), r)
 	if out.Err == nil || out.Unsent || out.Err.Answered {
 		t.Errorf("the outcome is %+v, %v", out, out.Err)
 	}

@@ -6,19 +6,13 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
-	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Definitions reads and changes the definitions of shared volumes, for package provision.
 type Definitions struct {
-	*Service
-}
-
-// NewDefinitions returns the definitions of a cluster.
-func NewDefinitions(s *Service) Definitions {
-	return Definitions{s}
+	*ownHolds
 }
 
 // ClusterID returns the id of the cluster. It is empty before the first registration.
@@ -203,66 +197,4 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 	}
 
 	return volume.SharedVolume{}, volume.Errorf(volume.ErrRefused, "volume %q is changed by other hosts all the time", v.ID)
-}
-
-// attaches reports whether this host knows that the volumes of a plugin need ControllerPublishVolume.
-func (s *Service) attaches(pluginID string) bool {
-	return s.Info != nil && s.Info().Plugins[pluginID].Caps.Attach
-}
-
-// readPlace reads the keys that decide about a definition.
-func (s *Service) readPlace(ctx context.Context, v volume.Volume) (shared.Place, error) {
-	seen := s.seenRevision()
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(s.Node, v)})
-	if err == nil {
-		err = s.noteRevision(res.Revision, seen)
-	}
-	if err != nil {
-		s.noteError(err)
-		return shared.Place{}, err
-	}
-	return shared.ParsePlace(s.Node, v, res.Reads)
-}
-
-// refresh gives the record of this host the definition that the cluster has.
-func (s *Service) refresh(ctx context.Context, p shared.Place) error {
-	if !p.Volume.Exists() {
-		return nil
-	}
-	return s.redefine(ctx, p.Shown().Volume)
-}
-
-// redefine gives the record of this host a newer definition, and wakes the volume. It does nothing if
-// this host has no record of the shared volume, or if the record belongs to an earlier volume.
-func (s *Service) redefine(ctx context.Context, def volume.Volume) error {
-	if r, ok := s.Records.Volume(def.ID); !ok || !r.Volume.Shared {
-		return nil
-	}
-
-	changed := false
-	err := s.Records.ChangeShared(ctx, def.ID, func(r volume.Record, ok bool) (volume.Record, bool) {
-		changed = false
-		if !ok || !r.Volume.Shared || r.Held() && !r.Same(volume.Record{Volume: def}) {
-			return r, false
-		}
-
-		now := r.Redefined(def)
-		changed = !now.SameDefinition(r)
-		return now, changed
-	})
-	if changed && err == nil {
-		s.Wake(def.ID)
-	}
-	return err
-}
-
-// nodeExpanded records in the cluster that this host has completed NodeExpandVolume.
-func (s *Service) nodeExpanded(ctx context.Context, id string, size int64) {
-	_, err := NewDefinitions(s).Redefine(ctx, id, func(had volume.SharedVolume) (volume.Volume, bool, error) {
-		now, changed := had.Volume.NodeEnlarged(size)
-		return now, changed, nil
-	})
-	if err != nil {
-		s.Log.Warn("cannot record an expansion in the cluster; the next host calls NodeExpandVolume again", "volume", id, "call", call.NodeExpand, "error", err)
-	}
 }

@@ -50,29 +50,11 @@ func (s *Service) Figures() Figures {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	f.Incarnation, f.Calls, f.Away = s.who.Incarnation, s.calls, s.away
+	f.Incarnation, f.Calls, f.Away = s.who.Incarnation, int(s.calls.Load()), s.away
 	if s.away != "" {
 		f.Since = s.since.UTC()
 	}
 	return f
-}
-
-// Usable returns an error with the reason and its time if the cluster is not usable.
-func (s *Service) Usable() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.away == "" {
-		return nil
-	}
-	return volume.Errorf(volume.ErrPluginUnavailable, "%s", s.awayWords()).WithHint("volctl node status")
-}
-
-// countCall counts the controller calls in flight.
-func (s *Service) countCall(more int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls += more
 }
 
 // lag measures how late the watch is. It compares the changes that this host has made itself with

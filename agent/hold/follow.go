@@ -7,9 +7,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// follower reacts to changes in the cluster that concern this host.
+type follower struct {
+	*ownHolds
+}
+
 // follow watches the keys of this host until ctx ends. A change of the host's own key or of the
 // cluster's key asks for a check of the registration. A hold that vanished is lost.
-func (s *Service) follow(ctx context.Context) {
+func (s *follower) follow(ctx context.Context) {
 	spans := []shared.Span{{Key: shared.MetaKey}, {Key: shared.NodeKey(s.Node)}, shared.HoldsOf(s.Node), shared.Questions()}
 	tails := []shared.Span{shared.Notices(), {Key: shared.RemovedKey}}    // one per changed volume, so the agent remembers none of them
 	_ = shared.Follow(ctx, s.Store, spans, tails, func(u shared.Update) { // the error is that of ctx
@@ -29,7 +34,7 @@ func (s *Service) follow(ctx context.Context) {
 }
 
 // react reacts to one change in the cluster.
-func (s *Service) react(ctx context.Context, c shared.Change) {
+func (s *follower) react(ctx context.Context, c shared.Change) {
 	if id, ok := shared.NoticeID(c.Key); ok {
 		s.noticed(ctx, id, c)
 		return
@@ -80,7 +85,7 @@ func (s *Service) react(ctx context.Context, c shared.Change) {
 }
 
 // explains reports whether a record of this host explains its hold in the cluster.
-func (s *Service) explains(id string, kv shared.KV) bool {
+func (s *ownHolds) explains(id string, kv shared.KV) bool {
 	e, err := shared.Decode[shared.Hold](kv)
 	r, ok := s.holder(id)
 	known := ok && r.Node.Hold.Operation == e.Value.Operation
@@ -89,7 +94,7 @@ func (s *Service) explains(id string, kv shared.KV) bool {
 
 // doubtAttachment learns from a hold of this host that a cleaning, also one of this host itself, has
 // found the attachment changed.
-func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) error {
+func (s *ownHolds) doubtAttachment(ctx context.Context, id string, kv shared.KV) error {
 	e, err := shared.Decode[shared.Hold](kv)
 	if err != nil {
 		return err
@@ -118,7 +123,7 @@ func (s *Service) doubtAttachment(ctx context.Context, id string, kv shared.KV) 
 
 // holder returns the record of this host that has a hold on a volume. It is a leftover record if the
 // volume was deregistered by force.
-func (s *Service) holder(id string) (volume.Record, bool) {
+func (s *ownHolds) holder(id string) (volume.Record, bool) {
 	if r, ok := s.Records.Volume(id); ok && r.Node.Hold.Operation != "" {
 		return r, true
 	}
@@ -132,7 +137,7 @@ func (s *Service) holder(id string) (volume.Record, bool) {
 
 // setEnding records that this host gives up the hold of an operation itself. An empty operation
 // clears the record.
-func (s *Service) setEnding(id, operation string) {
+func (s *ownHolds) setEnding(id, operation string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -144,7 +149,7 @@ func (s *Service) setEnding(id, operation string) {
 }
 
 // isEnding reports whether this host gives up the hold of an operation itself.
-func (s *Service) isEnding(id, operation string) bool {
+func (s *ownHolds) isEnding(id, operation string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

@@ -14,7 +14,7 @@ const pluginPatience = 10 * time.Second
 
 // awaitPlugins waits until the plugins of a host that was registered before have answered. A plugin that
 // answers later is checked then.
-func (s *Service) awaitPlugins(ctx context.Context) {
+func (s *publisher) awaitPlugins(ctx context.Context) {
 	if s.Records.Membership().ClusterID == "" {
 		return
 	}
@@ -30,7 +30,7 @@ func (s *Service) awaitPlugins(ctx context.Context) {
 
 // checkNodeIDs returns an error if a plugin has another CSI node id than recorded, and this host has a
 // volume of the plugin. Without such a volume, no attachment belongs to the recorded id.
-func (s *Service) checkNodeIDs(ctx context.Context, now, recorded shared.NodeInfo) error {
+func (s *publisher) checkNodeIDs(ctx context.Context, now, recorded shared.NodeInfo) error {
 	moved := now.Moved(recorded)
 	if len(moved) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func (s *Service) checkNodeIDs(ctx context.Context, now, recorded shared.NodeInf
 
 // usedPlugins returns the plugins of the volumes that this host may hold, as its records and the cluster
 // show them. The records of a copied host may be older than the cluster's keys.
-func (s *Service) usedPlugins(ctx context.Context) (map[string]bool, error) {
+func (s *publisher) usedPlugins(ctx context.Context) (map[string]bool, error) {
 	used := map[string]bool{}
 	for _, r := range s.Records.Volumes() {
 		if r.Volume.Shared && r.Node.Hold.State != volume.Absent && !r.Node.Hold.Lost {

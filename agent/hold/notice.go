@@ -14,7 +14,7 @@ const answerWithin = 5 * time.Second
 
 // rereadAll gives the records of this host the definitions that the cluster has now. Notices that
 // were written before the watch began do not reach this host.
-func (s *Service) rereadAll(ctx context.Context) error {
+func (s *follower) rereadAll(ctx context.Context) error {
 	for _, r := range s.Records.Volumes() {
 		if !r.Volume.Shared {
 			continue
@@ -28,7 +28,7 @@ func (s *Service) rereadAll(ctx context.Context) error {
 }
 
 // reread gives the record of this host the definition that the cluster has now.
-func (s *Service) reread(ctx context.Context, id string) error {
+func (s *follower) reread(ctx context.Context, id string) error {
 	p, err := s.readPlace(ctx, volume.Volume{ID: id})
 	if err != nil {
 		return err
@@ -38,7 +38,7 @@ func (s *Service) reread(ctx context.Context, id string) error {
 
 // noticed reacts to a change of the definition of a volume that some host uses. If another host has
 // made the change, this host has an event of it.
-func (s *Service) noticed(ctx context.Context, id string, c shared.Change) {
+func (s *follower) noticed(ctx context.Context, id string, c shared.Change) {
 	had, ok := s.Records.Volume(id)
 	if !ok || !had.Volume.Shared || c.Deleted {
 		return
@@ -82,7 +82,7 @@ var removals = map[volume.EventType]string{
 
 // removed adds an event if another host has removed a volume that concerns this host. It ignores
 // values that this release does not know.
-func (s *Service) removed(c shared.Change) {
+func (s *follower) removed(c shared.Change) {
 	r, err := shared.Decode[shared.Removed](c.KV)
 	v := r.Value
 	text, known := removals[v.How]
@@ -94,7 +94,7 @@ func (s *Service) removed(c shared.Change) {
 }
 
 // answer answers the question of another host whether this host uses a storage volume on its own.
-func (s *Service) answer(ctx context.Context, kv shared.KV) {
+func (s *follower) answer(ctx context.Context, kv shared.KV) {
 	q, err := shared.Decode[shared.Question](kv)
 	if err != nil || q.Value.Node == s.Node {
 		return

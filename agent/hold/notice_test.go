@@ -50,7 +50,7 @@ func TestRemoved(t *testing.T) {
 		{`hello`, 0},
 	} {
 		evs = nil
-		s.removed(shared.Change{KV: shared.KV{Key: shared.RemovedKey, Value: []byte(c.value), Mod: 1}})
+		s.follower.removed(shared.Change{KV: shared.KV{Key: shared.RemovedKey, Value: []byte(c.value), Mod: 1}})
 		if len(evs) != c.want {
 			t.Errorf("%s: %+v", c.value, evs)
 		}

@@ -1,7 +1,6 @@
 package hold
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -34,7 +33,7 @@ func (s *Service) Run(ctx context.Context) {
 	s.running = ctx
 	s.mu.Unlock()
 
-	s.awaitPlugins(ctx)
+	s.publisher.awaitPlugins(ctx)
 	for tries := 0; ctx.Err() == nil; {
 		lease, err := s.register(ctx)
 		if err == nil {
@@ -49,18 +48,6 @@ func (s *Service) Run(ctx context.Context) {
 		tries++
 		backoff.Pause(ctx, backoff.Jitter(retries.After(tries)))
 	}
-}
-
-// words describes why the host is not a working member of the cluster.
-func (s *Service) words(err error) string {
-	var refused *volume.Error
-	if errors.Is(err, shared.ErrWentBack) && errors.As(err, &refused) {
-		return refused.Message + "; " + refused.Hint
-	}
-	if errors.As(err, &refused) {
-		return "the cluster does not accept this host: " + refused.Message
-	}
-	return shared.Unusable(s.Endpoints(), err)
 }
 
 // register raises the incarnation of this host in the cluster. It then compares the holds of this
@@ -159,7 +146,7 @@ func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self share
 	if err != nil {
 		return err
 	}
-	if err := s.checkNodeIDs(ctx, s.Info(), recorded.Value); err != nil {
+	if err := s.publisher.checkNodeIDs(ctx, s.Info(), recorded.Value); err != nil {
 		return err
 	}
 	return s.checkHolds(ctx, self.Member)
@@ -216,9 +203,9 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	go s.follow(ctx)
-	go s.publishInfo(ctx, cancel)
-	go s.tellStatus(ctx)
+	go s.follower.follow(ctx)
+	go s.publisher.publishInfo(ctx, cancel)
+	go s.publisher.tellStatus(ctx)
 	failures := 0
 	for tick := time.NewTicker(renewEvery); ; {
 		asked := false
@@ -289,21 +276,12 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	if err := s.compareHolds(ctx, a.Meta.Value.Epoch, false); err != nil {
 		return err
 	}
-	if err := s.rereadAll(ctx); err != nil {
+	if err := s.follower.rereadAll(ctx); err != nil {
 		return err
 	}
 	s.setReachable(who)
 	s.resolveScopes(ctx)
 	return nil
-}
-
-// readArrival reads the keys that decide about the registration of this host.
-func (s *Service) readArrival(ctx context.Context) (shared.Arrival, error) {
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.ArrivalReads(s.Node)})
-	if err != nil {
-		return shared.Arrival{}, err
-	}
-	return shared.ParseArrival(s.Node, res)
 }
 
 // renewDuring renews the lease while a long comparison runs, until the result stop is called.
@@ -318,81 +296,6 @@ func (s *Service) renewDuring(ctx context.Context, lease shared.Lease) (stop fun
 	return func() {
 		cancel()
 		renewing.Wait()
-	}
-}
-
-// publishInfo describes the plugins of this host to the other hosts, at once and after each change,
-// until ctx ends. It ends the registration with refuse if a plugin that answers only now has another CSI
-// node id than before.
-func (s *Service) publishInfo(ctx context.Context, refuse context.CancelCauseFunc) {
-	written := []byte(nil)
-	for ctx.Err() == nil {
-		earlier, err := s.earlierInfo(ctx)
-		if err != nil {
-			s.Log.Warn("cannot read the plugins of this host in the cluster; it is tried again", "error", err)
-			backoff.Pause(ctx, renewEvery)
-			continue
-		}
-
-		info := s.Info()
-		if err := s.checkNodeIDs(ctx, info, earlier.Value); err != nil {
-			refuse(err)
-			return
-		}
-
-		raw := earlier.Encode(info.Keeping(earlier.Value))
-		if !bytes.Equal(raw, written) {
-			err := s.describe(ctx, raw)
-			if err != nil && ctx.Err() == nil {
-				s.Log.Warn("cannot write the plugins of this host to the cluster; it is tried again", "error", err)
-				backoff.Pause(ctx, renewEvery)
-				continue
-			}
-			written = raw
-		}
-
-		select {
-		case <-ctx.Done():
-		case <-s.plugins:
-		}
-	}
-}
-
-// describe writes the plugins of this host to the cluster.
-func (s *Service) describe(ctx context.Context, info []byte) error {
-	who, err := s.Asker()
-	if err != nil {
-		return err
-	}
-	a, err := s.readArrival(ctx)
-	if err != nil {
-		return err
-	}
-	txn, err := a.Describe(who, info)
-	if err != nil {
-		return err
-	}
-	res, err := s.Store.Do(ctx, txn)
-	if err == nil && !res.Done {
-		err = errors.New("the registration of this host has changed meanwhile")
-	}
-	return err
-}
-
-// earlierInfo reads the last description of this host's plugins from the cluster.
-func (s *Service) earlierInfo(ctx context.Context) (shared.Entry[shared.NodeInfo], error) {
-	page, err := s.Store.Range(ctx, shared.Span{Key: shared.NodeInfoKey(s.Node)}, 1, 0)
-	if err != nil || len(page.KVs) == 0 {
-		return shared.Entry[shared.NodeInfo]{}, err
-	}
-	return shared.Decode[shared.NodeInfo](page.KVs[0])
-}
-
-// PluginsChanged writes the plugins of this host to the cluster again.
-func (s *Service) PluginsChanged() {
-	select {
-	case s.plugins <- struct{}{}:
-	default: // the last request has not been seen yet
 	}
 }
 

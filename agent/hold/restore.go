@@ -13,7 +13,7 @@ import (
 // remembered returns the stored membership of this host, with the newest revision of the store that
 // the host remembers. The tokens of the holds are revisions too, so a use of the volumes needs no
 // further commit.
-func (s *Service) remembered() shared.Membership {
+func (s *seat) remembered() shared.Membership {
 	m := s.Records.Membership()
 	for _, r := range s.Records.Volumes() {
 		if t := r.Node.Hold.Token; r.Volume.Shared && t.Epoch == m.Epoch {
@@ -30,14 +30,14 @@ func (s *Service) remembered() shared.Membership {
 }
 
 // seenRevision returns the newest revision of the store that this host has seen.
-func (s *Service) seenRevision() int64 {
+func (s *seat) seenRevision() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen
 }
 
 // noteWrite records the revision of a transaction of this host.
-func (s *Service) noteWrite(revision int64) {
+func (s *seat) noteWrite(revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = max(s.seen, revision)
@@ -45,7 +45,7 @@ func (s *Service) noteWrite(revision int64) {
 
 // noteRevision records the revision of a read. The parameter before is the newest revision that the
 // host had seen when it sent the read. An error means that the store has gone back since then.
-func (s *Service) noteRevision(revision, before int64) error {
+func (s *seat) noteRevision(revision, before int64) error {
 	if err := shared.CheckRevision(revision, before); err != nil {
 		return err
 	}
@@ -54,14 +54,14 @@ func (s *Service) noteRevision(revision, before int64) error {
 }
 
 // setSuspended records whether the cluster admits writers.
-func (s *Service) setSuspended(m shared.Meta) {
+func (s *seat) setSuspended(m shared.Meta) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.suspended = m.Suspended != ""
 }
 
 // isSuspended reports whether the cluster admits no writers after a restore.
-func (s *Service) isSuspended() bool {
+func (s *seat) isSuspended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.suspended
@@ -87,7 +87,7 @@ func (s *Service) suspend(ctx context.Context, a shared.Arrival, m shared.Member
 
 // checkHolds returns an error that wraps shared.ErrWentBack if the cluster lacks a hold of this host
 // without a reason. The host has not registered yet.
-func (s *Service) checkHolds(ctx context.Context, m shared.Membership) error {
+func (s *ownHolds) checkHolds(ctx context.Context, m shared.Membership) error {
 	var expected []volume.Record
 	for _, r := range append(s.Records.Volumes(), s.Records.Leftovers()...) {
 		if s.expects(r) && r.Node.Hold.Token.Epoch == m.Epoch {
@@ -115,7 +115,7 @@ func (s *Service) checkHolds(ctx context.Context, m shared.Membership) error {
 
 // checkLoss returns an error that wraps shared.ErrWentBack if the cluster lacks a hold of this host
 // without a reason. There is a reason if a proof names the volume, or if the volume is no longer shared.
-func (s *Service) checkLoss(ctx context.Context, r volume.Record) error {
+func (s *ownHolds) checkLoss(ctx context.Context, r volume.Record) error {
 	id := r.Volume.ID
 	res, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Get(shared.VolumeKey(id)), shared.GetSpan(shared.Proofs(s.Node), 0)}})
 	if err != nil || len(res.Reads[0]) == 0 {
@@ -138,7 +138,7 @@ func (s *Service) checkLoss(ctx context.Context, r volume.Record) error {
 // reclaimAll writes the holds of the volumes that this host uses, in the first registration of a new
 // epoch. A volume whose hold cannot be written stays mounted, and the next registration tries again. If
 // forgotten is set, the records are older than the cluster's state, and prove no hold.
-func (s *Service) reclaimAll(ctx context.Context, who shared.Asker, forgotten bool) error {
+func (s *ownHolds) reclaimAll(ctx context.Context, who shared.Asker, forgotten bool) error {
 	for _, r := range append(s.Records.Volumes(), s.Records.Leftovers()...) {
 		if forgotten || !r.Reclaims(who.Era.Epoch) {
 			continue
@@ -158,7 +158,7 @@ func (s *Service) reclaimAll(ctx context.Context, who shared.Asker, forgotten bo
 }
 
 // reclaim writes the hold of one volume anew, and stores its token.
-func (s *Service) reclaim(ctx context.Context, who shared.Asker, r volume.Record) error {
+func (s *ownHolds) reclaim(ctx context.Context, who shared.Asker, r volume.Record) error {
 	h, id := r.Node.Hold, r.Volume.ID
 	var place shared.Place
 	for try := 0; ; try++ {

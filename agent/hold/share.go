@@ -161,45 +161,6 @@ func sameVolume(p shared.Place, v volume.Volume) bool {
 	return p.Volume.Exists() && had.Same(volume.Record{Volume: v})
 }
 
-// Move records that the scope of a volume is being changed, until the returned function is called.
-// Meanwhile, no claim and no registration of this host draws conclusions from the cluster's state.
-func (s *Service) Move(id string) (end func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.moving[id] = true
-	return func() {
-		s.mu.Lock()
-		delete(s.moving, id)
-		s.mu.Unlock()
-		if r, ok := s.Records.Volume(id); ok && r.Rescoping {
-			s.CompareAgain() // the outcome is unknown
-		}
-	}
-}
-
-// resolveScopes asks the cluster for the scopes of the volumes whose share or unshare was interrupted.
-// Until then, these volumes make no step that depends on the scope.
-func (s *Service) resolveScopes(ctx context.Context) {
-	for _, r := range s.Records.Volumes() {
-		if !r.Rescoping || s.isMoving(r.Volume.ID) {
-			continue
-		}
-		if err := s.checkOwn(ctx, r); err != nil {
-			s.Log.Warn("cannot end an interrupted change of a scope; the next claim tries again", "volume", r.Volume.ID, "error", err)
-		}
-		s.Wake(r.Volume.ID)
-	}
-}
-
-// isMoving reports whether the scope of a volume is being changed.
-func (s *Service) isMoving(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.moving[id]
-}
-
 // Unshare removes a volume from the cluster. It refuses a volume that another host uses, and a volume
 // whose definition has changed since it was read. The parameter operation names the hold of this
 // host, or is empty.
@@ -245,93 +206,10 @@ func (d Definitions) CheckOwn(ctx context.Context, v volume.Volume) error {
 	return p.Elsewhere(who)
 }
 
-// checkOwn refuses the first claim of a volume of this host if the cluster has another volume with
-// the same id. If the cluster does not answer, checkOwn permits the claim.
-//
-// A volume whose share or unshare was interrupted gets the scope that the cluster shows. It needs an
-// answer of the cluster before its first claim.
-func (s *Service) checkOwn(ctx context.Context, r volume.Record) error {
-	id := r.Volume.ID
-	if r.Held() && !r.Rescoping {
-		return nil
-	}
-	if s.isMoving(id) {
-		return volume.Errorf(volume.ErrPluginUnavailable, "the scope of volume %q is being changed", id).WithRemedy(remedy.Of(remedy.ShowVolume, id))
-	}
-
-	look, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
-
-	_, err := s.Asker()
-	var p shared.Place
-	if err == nil {
-		p, err = s.readPlace(look, r.Volume)
-	}
-	switch {
-	case err != nil && r.Rescoping && !r.Held():
-		return s.cannotLook(id, err)
-	case err != nil:
-		return nil
-	case !p.Volume.Exists():
-		return s.keepOwn(ctx, r)
-	case sameVolume(p, r.Volume):
-		return s.adopt(ctx, p.Shown().Volume, heldBy(p))
-	case r.Held():
-		return s.keepOwn(ctx, r)
-	default:
-		return p.Elsewhere(shared.Asker{Node: s.Node})
-	}
-}
-
 // heldBy returns the hold of this host on a volume, or an empty one.
 func heldBy(p shared.Place) volume.Hold {
 	if !p.Hold.Exists() {
 		return volume.Hold{}
 	}
 	return shared.HoldOf(p.Hold, p.Meta.Value.Epoch)
-}
-
-// keepOwn records that a volume belongs to this host alone, after a share or unshare was interrupted.
-func (s *Service) keepOwn(ctx context.Context, was volume.Record) error {
-	if !was.Rescoping {
-		return nil
-	}
-	return s.Records.ChangeShared(ctx, was.Volume.ID, func(r volume.Record, ok bool) (volume.Record, bool) {
-		if !ok || !r.Rescoping || !r.Same(was) {
-			return r, false
-		}
-
-		r.Rescoping = false
-		return r, true
-	})
-}
-
-// adopt makes a volume of this host shared, because the cluster shows that it is. Without a hold, other
-// hosts may use the volume, so a host that uses it has lost it. It reports nothing if the record has
-// changed meanwhile.
-func (s *Service) adopt(ctx context.Context, def volume.Volume, h volume.Hold) error {
-	if s.isMoving(def.ID) {
-		return nil // the share or unshare in progress decides
-	}
-
-	var evs []volume.Event
-	err := s.Records.ChangeShared(ctx, def.ID, func(r volume.Record, ok bool) (volume.Record, bool) {
-		evs = nil
-		if !ok || r.Volume.Shared || !r.Same(volume.Record{Volume: def}) {
-			return r, false
-		}
-
-		used := r.Held()
-		r = r.Redefined(def)
-		r.Rescoping, r.Node.Hold = false, h
-		if used && h.State == volume.Absent {
-			r.Node.Hold = volume.Hold{State: volume.Present, Operation: rand.Text()}
-			r, evs = volume.LoseHold(r)
-		}
-		return r, true
-	})
-	if err == nil {
-		s.Events(evs...)
-	}
-	return err
 }

@@ -15,8 +15,8 @@ const (
 	statusAtLeast = 30 * time.Second
 )
 
-// StatusChanged asks for a new status of this host in the cluster.
-func (s *Service) StatusChanged() {
+// statusChanged asks for a new status of this host in the cluster.
+func (s *publisher) statusChanged() {
 	select {
 	case s.changed <- struct{}{}:
 	default: // the last request was not served yet
@@ -24,7 +24,7 @@ func (s *Service) StatusChanged() {
 }
 
 // tellStatus writes the status of this host when it has changed, until ctx ends.
-func (s *Service) tellStatus(ctx context.Context) {
+func (s *publisher) tellStatus(ctx context.Context) {
 	var told *shared.Status // the status that the cluster shows; nil if unknown
 	for ctx.Err() == nil {
 		now := s.Status()
@@ -45,7 +45,7 @@ func (s *Service) tellStatus(ctx context.Context) {
 }
 
 // writeStatus writes the status of this host, after all other writes.
-func (s *Service) writeStatus(ctx context.Context, now shared.Status) error {
+func (s *publisher) writeStatus(ctx context.Context, now shared.Status) error {
 	leave, err := s.lanes.enter(ctx, statuses)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (s *Service) writeStatus(ctx context.Context, now shared.Status) error {
 	}
 	res, err = s.Store.Do(ctx, txn)
 	if err == nil && !res.Done {
-		s.StatusChanged() // another write has changed a key, so the next turn tries again
+		s.statusChanged() // another write has changed a key, so the next turn tries again
 	}
 	return err
 }

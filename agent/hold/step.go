@@ -13,7 +13,10 @@ import (
 
 // Steps performs the steps of volumes. For a shared volume, it first asks the cluster.
 type Steps struct {
-	*Service
+	*ownHolds
+
+	waits       *waits
+	definitions Definitions
 }
 
 // Observe observes the paths of a record on this host.
@@ -49,7 +52,7 @@ func (s Steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 }
 
 // acquire gets the hold of this host, or verifies the one that it has.
-func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) volume.Outcome {
+func (s Steps) acquire(ctx context.Context, r volume.Record, p plugin.View) volume.Outcome {
 	who, err := s.Asker()
 	if err != nil {
 		return unsent(volume.Acquire, err)
@@ -75,14 +78,14 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 			s.adoptHold(ctx, id, h.Operation, sit.Hold.Value)
 		}
 		if out.Err.Code == volume.CodeHeld {
-			s.noteAbsence(ctx, sit, out.Err)
-			s.await(id, ask)
+			s.waits.noteAbsence(ctx, sit, out.Err)
+			s.waits.await(id, ask)
 		}
 		return out
 	}
 
 	s.Admitted(time.Since(begun))
-	s.stopAwaiting(id)
+	s.waits.stopAwaiting(id)
 	s.setEnding(id, "")
 	if !ask.Attach {
 		s.takeCached(id) // no further transaction follows soon
@@ -95,7 +98,7 @@ func (s *Service) acquire(ctx context.Context, r volume.Record, p plugin.View) v
 }
 
 // confirm records the attachment in the cluster.
-func (s *Service) confirm(ctx context.Context, r volume.Record) volume.Outcome {
+func (s Steps) confirm(ctx context.Context, r volume.Record) volume.Outcome {
 	who, err := s.Asker()
 	if err != nil {
 		return unsent(volume.Confirm, err)
@@ -107,9 +110,9 @@ func (s *Service) confirm(ctx context.Context, r volume.Record) volume.Outcome {
 }
 
 // giveUp ends the hold of this host.
-func (s *Service) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
+func (s Steps) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 	id := r.Volume.ID
-	s.stopAwaiting(id)
+	s.waits.stopAwaiting(id)
 	if r.Node.Hold.Lost {
 		s.markStray(id) // this host may have another hold, which is given up next
 		return volume.Outcome{}
@@ -138,7 +141,7 @@ func (s *Service) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 
 // announced makes a ControllerPublishVolume or ControllerUnpublishVolume. It announces the call in
 // the cluster before. The admission has already announced the first ControllerPublishVolume.
-func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome {
+func (s Steps) announced(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome {
 	who, err := s.Asker()
 	if err != nil {
 		return unsent(a.Kind, err)
@@ -155,9 +158,9 @@ func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Actio
 		}
 	}
 
-	s.countCall(1)
+	s.calls.Add(1)
 	out := s.Host.Do(ctx, r, a, p)
-	s.countCall(-1)
+	s.calls.Add(-1)
 	if out.Err != nil && out.Err.Unsent && out.Err.Code == volume.CodeNoExecutor {
 		out.Unsent = true // the attachment is as before
 	}
@@ -176,7 +179,7 @@ func (s *Service) announced(ctx context.Context, r volume.Record, a volume.Actio
 
 // justAdmitted reports whether the last transaction about the volume was the admission of this host,
 // which has announced the call.
-func (s *Service) justAdmitted(r volume.Record, a volume.Action, c shared.AnnouncedCall) bool {
+func (s Steps) justAdmitted(r volume.Record, a volume.Action, c shared.AnnouncedCall) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -189,7 +192,7 @@ func (s *Service) justAdmitted(r volume.Record, a volume.Action, c shared.Announ
 
 // checkedHold returns the outcome of a decision that compares the hold. If the hold is lost, the
 // record learns that.
-func (s *Service) checkedHold(ctx context.Context, r volume.Record, step call.Method, err error) volume.Outcome {
+func (s Steps) checkedHold(ctx context.Context, r volume.Record, step call.Method, err error) volume.Outcome {
 	if err == nil {
 		return volume.Outcome{}
 	}
@@ -245,4 +248,15 @@ func unsent(step call.Method, err error) volume.Outcome {
 	out := outcome(step, err)
 	out.Unsent = true
 	return out
+}
+
+// nodeExpanded records in the cluster that this host has completed NodeExpandVolume.
+func (s Steps) nodeExpanded(ctx context.Context, id string, size int64) {
+	_, err := s.definitions.Redefine(ctx, id, func(had volume.SharedVolume) (volume.Volume, bool, error) {
+		now, changed := had.Volume.NodeEnlarged(size)
+		return now, changed, nil
+	})
+	if err != nil {
+		s.Log.Warn("cannot record an expansion in the cluster; the next host calls NodeExpandVolume again", "volume", id, "call", call.NodeExpand, "error", err)
+	}
 }

@@ -14,9 +14,16 @@ import (
 // Of several hosts that wait for a volume, each tries again after a random part of wakeWithin.
 const wakeWithin = 100 * time.Millisecond
 
+// waits wake the volumes that wait for another host.
+type waits struct {
+	*keys
+
+	waiting map[string]context.CancelFunc
+}
+
 // await wakes a volume when another host changes its hold or ends its call. It does nothing if the
 // volume is already awaited.
-func (s *Service) await(id string, ask shared.Ask) {
+func (s *waits) await(id string, ask shared.Ask) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -31,7 +38,7 @@ func (s *Service) await(id string, ask shared.Ask) {
 
 // noteAbsence adds to the error of a volume that waits for another host whether that host is alive. The
 // error stays as it is if the store does not answer.
-func (s *Service) noteAbsence(ctx context.Context, sit shared.Situation, held *volume.CallError) {
+func (s *waits) noteAbsence(ctx context.Context, sit shared.Situation, held *volume.CallError) {
 	host := sit.Preventer()
 	if host == "" || host == s.Node {
 		return
@@ -46,7 +53,7 @@ func (s *Service) noteAbsence(ctx context.Context, sit shared.Situation, held *v
 }
 
 // stopAwaiting ends the wait for another host.
-func (s *Service) stopAwaiting(id string) {
+func (s *waits) stopAwaiting(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -58,7 +65,7 @@ func (s *Service) stopAwaiting(id string) {
 
 // awaitChange waits until the cluster would admit the host, and then wakes the volume. A change that
 // still prevents the admission wakes nothing.
-func (s *Service) awaitChange(ctx context.Context, id string, ask shared.Ask) {
+func (s *waits) awaitChange(ctx context.Context, id string, ask shared.Ask) {
 	keys := []shared.Span{{Key: shared.UseKey(id)}, {Key: shared.CallKey(id)}, {Key: shared.VolumeKey(id)}, {Key: shared.MetaKey}}
 	for ctx.Err() == nil {
 		sit, err := s.read(ctx, id)
@@ -80,21 +87,12 @@ func (s *Service) awaitChange(ctx context.Context, id string, ask shared.Ask) {
 
 // endAwaiting ends the wait that ctx belongs to. It does nothing if stopAwaiting has ended the wait,
 // because the volume may then have a new wait.
-func (s *Service) endAwaiting(ctx context.Context, id string) {
+func (s *waits) endAwaiting(ctx context.Context, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	if cancel, ok := s.waiting[id]; ok && ctx.Err() == nil {
 		cancel()
 		delete(s.waiting, id)
-	}
-}
-
-// awaitEvent waits for the first change of the keys. It also returns if the watch fails.
-func (s *Service) awaitEvent(ctx context.Context, keys []shared.Span, from int64) {
-	for evs := range s.Store.Watch(ctx, keys, from) {
-		if evs.Err != nil || len(evs.Changes) > 0 {
-			return
-		}
 	}
 }

@@ -69,7 +69,7 @@ func newSite(t *testing.T, names ...string) *site {
 			Events: func(...volume.Event) {}, Log: hclog.NewNullLogger(),
 		})
 		o := n.options()
-		o.Store, o.Plugins, o.Cluster, o.Node = n, n, hold.NewDefinitions(n.holds), name
+		o.Store, o.Plugins, o.Cluster, o.Node = n, n, n.holds.Definitions(), name
 		o.Allowed = func(call.SecretRef) error { return nil }
 		n.Service = provision.New(o)
 		s.nodes[name] = n
