@@ -2,7 +2,6 @@ package hold
 
 import (
 	"context"
-	"errors"
 
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -137,24 +136,6 @@ func (s *keys) earlierInfo(ctx context.Context) (shared.Entry[shared.NodeInfo], 
 		return shared.Entry[shared.NodeInfo]{}, err
 	}
 	return shared.Decode[shared.NodeInfo](page.KVs[0])
-}
-
-// cannotLook returns the error for a volume whose definition cannot be read now.
-func (s *seat) cannotLook(id string, err error) error {
-	var refused *volume.Error
-	passing := errors.Is(err, volume.ErrPluginUnavailable) || errors.Is(err, shared.ErrWentBack)
-	if errors.As(err, &refused) && !passing {
-		return err
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	why := err.Error()
-	if s.away != "" {
-		why = s.awayWords()
-	}
-	return volume.Errorf(volume.ErrPluginUnavailable, "cannot look for volume %q in the cluster: %s", id, why).WithHint("is etcd up, and does its log show a reason? See cluster.endpoints in the configuration of volagent")
 }
 
 // awaitEvent waits for the first change of the keys. It also returns if the watch fails.

@@ -166,3 +166,21 @@ func (s *seat) words(err error) string {
 	}
 	return shared.Unusable(s.Endpoints(), err)
 }
+
+// cannotLook returns the error for a volume whose definition cannot be read now.
+func (s *seat) cannotLook(id string, err error) error {
+	var refused *volume.Error
+	passing := errors.Is(err, volume.ErrPluginUnavailable) || errors.Is(err, shared.ErrWentBack)
+	if errors.As(err, &refused) && !passing {
+		return err
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	why := err.Error()
+	if s.away != "" {
+		why = s.awayWords()
+	}
+	return volume.Errorf(volume.ErrPluginUnavailable, "cannot look for volume %q in the cluster: %s", id, why).WithHint("is etcd up, and does its log show a reason? See cluster.endpoints in the configuration of volagent")
+}

@@ -113,12 +113,11 @@ type Options struct {
 	Log    hclog.Logger
 }
 
-// Service is this host's part in the cluster. Its methods are safe for concurrent use. It registers the
-// host; each of its parts does another job, and the embedded ones build on each other:
+// Service is this host's part in the cluster. Its methods are safe for concurrent use. Each of its parts
+// does another job, and an arrow leads to a part that builds on the one before:
 //
-//	Service ── ownHolds ── scopes ── keys ── seat
-//	  │           └── follower, publisher, Steps, Definitions build on it too
-//	  └── waits, which builds on keys
+//	seat ─► keys ─► scopes ─► ownHolds ─► Service, follower, publisher, Steps, Definitions
+//	          └───► waits
 type Service struct {
 	*ownHolds
 
@@ -129,14 +128,16 @@ type Service struct {
 
 // New returns a Service that does nothing until Run starts.
 func New(o Options) *Service {
-	seat := &seat{
-		Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
-		again: make(chan struct{}, 1), running: context.Background(),
+	k := &keys{
+		seat: &seat{
+			Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
+			again: make(chan struct{}, 1), running: context.Background(),
+		},
+		cached: map[string]shared.Situation{}, lanes: newLanes(),
 	}
-	keys := &keys{seat: seat, cached: map[string]shared.Situation{}, lanes: newLanes()}
-	own := &ownHolds{scopes: &scopes{keys: keys, moving: map[string]bool{}}, ending: map[string]string{}, strays: map[string]bool{}}
+	own := &ownHolds{scopes: &scopes{keys: k, moving: map[string]bool{}}, ending: map[string]string{}, strays: map[string]bool{}}
 	return &Service{
-		ownHolds: own, waits: &waits{keys: keys, waiting: map[string]context.CancelFunc{}},
+		ownHolds: own, waits: &waits{keys: k, waiting: map[string]context.CancelFunc{}},
 		follower:  &follower{ownHolds: own},
 		publisher: &publisher{ownHolds: own, plugins: make(chan struct{}, 1), changed: make(chan struct{}, 1)},
 	}
