@@ -51,7 +51,7 @@ func (a *Agent) connectCluster(ctx context.Context, steps *volmgr.Manager) error
 		Records: records.Shared{Store: a.db}, Host: steps, StagingPath: steps.StagingPath, Wake: func(id string) { a.queue.Wake(id) },
 		Uses: func(driver, external string) string { return a.volumes.Uses(driver, external) }, Reachable: func() { a.files.Retry(); a.cleaner.Wake() },
 		Status: a.sharedStatus, Draining: a.db.Draining, Concerned: a.concerned, Admitted: a.metrics.Admitted,
-		Info: a.nodeInfo, AwaitPlugin: a.plugins.Await, Events: a.events.Add, Log: a.log.Named("cluster"),
+		Info: a.nodeInfo, AwaitPlugin: a.plugins.AwaitNode, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 	a.volumeEvents.subscribe(func([]volume.Event) { a.holds.StatusChanged() })
 	return a.connectTasks(store)

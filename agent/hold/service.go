@@ -94,7 +94,8 @@ type Options struct {
 	// Info describes the plugins of this host.
 	Info func() shared.NodeInfo
 
-	// AwaitPlugin waits until a plugin has answered, or returns an error if it does not start.
+	// AwaitPlugin waits until the CSI node id of a plugin is known, or returns an error if the plugin does
+	// not start.
 	AwaitPlugin func(ctx context.Context, id string) error
 
 	// Status describes the shared volumes of this host for people.

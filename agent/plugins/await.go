@@ -2,6 +2,7 @@ package plugins
 
 import (
 	"context"
+	"errors"
 
 	"github.com/volagent/volagent/volmgr/call"
 )
@@ -37,4 +38,26 @@ func (p Set) asked(id string) error {
 
 	_, err := p.Client(id)
 	return err
+}
+
+// AwaitNode waits until the node part of a plugin answers, and its node id is therefore known. It returns
+// an error if the node part cannot become ready by itself, or if ctx ends. A plugin without a node part
+// has no node id, so there is nothing to wait for.
+func (p Set) AwaitNode(ctx context.Context, id string) error {
+	for {
+		changed := p.Changed(id)
+		v := p.View(id)
+		if !v.Info.HasNode || v.ReadyFor(call.NodePublish) {
+			return nil
+		}
+		if v.FinalFor(call.NodePublish) {
+			return errors.New(v.Lacks(id, call.NodePublish))
+		}
+
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
