@@ -45,8 +45,22 @@ func (s *Service) Run(ctx context.Context) {
 		}
 
 		s.setAway(s.words(err), err)
+		if errors.Is(err, shared.ErrNewerSchema) {
+			s.stayAlive(ctx)
+		}
 		tries++
 		backoff.Pause(ctx, backoff.Jitter(retries.After(tries)))
+	}
+}
+
+// stayAlive renews the lease of the last registration. A host with an older release than the cluster
+// uses its volumes, so no other host may take it for one that is gone.
+func (s *Service) stayAlive(ctx context.Context) {
+	s.mu.Lock()
+	lease := s.lease
+	s.mu.Unlock()
+	if lease != 0 {
+		_, _, _ = s.Store.Renew(ctx, lease) // it may have ended
 	}
 }
 

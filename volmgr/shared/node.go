@@ -163,7 +163,7 @@ func (a Arrival) checkCluster(s Self) error {
 	case !a.Meta.Exists():
 		return volume.Errorf(volume.ErrRefused, "etcd has no data of a cluster yet")
 	case m.Schema > Schema:
-		return volume.Errorf(volume.ErrRefused, "the cluster was upgraded to schema %d, and this release knows schema %d", m.Schema, Schema).
+		return volume.Errorf(ErrNewerSchema, "the cluster was upgraded to schema %d, and this release knows schema %d", m.Schema, Schema).
 			WithHint("install the newer release of volagent on this host")
 	case had.ClusterID != "" && had.ClusterID != m.ClusterID:
 		return volume.Errorf(volume.ErrRefused, "etcd has the data of cluster %s, and this host belongs to cluster %s", m.ClusterID, had.ClusterID).

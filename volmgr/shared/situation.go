@@ -94,7 +94,7 @@ func CheckRegistered(meta Entry[Meta], node Entry[Node], who Asker) error {
 		return volume.Errorf(ErrUnregistered, "the cluster's etcd has no data of this cluster").
 			WithHint("was etcd restored or replaced? See cluster.endpoints and cluster.prefix")
 	case meta.Value.Schema > Schema:
-		return volume.Errorf(volume.ErrRefused, "the cluster was upgraded to schema %d, and this release writes schema %d; it only reads", meta.Value.Schema, Schema).
+		return volume.Errorf(ErrNewerSchema, "the cluster was upgraded to schema %d, and this release writes schema %d; it only reads", meta.Value.Schema, Schema).
 			WithHint("install the newer release of volagent on this host")
 	case meta.Value.Era() != who.Era:
 		return volume.Errorf(ErrUnregistered, "the cluster is in epoch %d, and host %q has registered in epoch %d", meta.Value.Epoch, who.Node, who.Era.Epoch)
@@ -108,6 +108,9 @@ func CheckRegistered(meta Entry[Meta], node Entry[Node], who Asker) error {
 		return nil
 	}
 }
+
+// ErrNewerSchema means that the release of this host is too old to write to the cluster.
+var ErrNewerSchema = fmt.Errorf("newer schema: %w", volume.ErrRefused)
 
 // ErrUnregistered means that the cluster does not accept writes of this host, until the host has
 // registered. It wraps volume.ErrRefused.

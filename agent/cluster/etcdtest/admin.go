@@ -52,6 +52,18 @@ func (c *Cluster) Count() int {
 	return answer.Count
 }
 
+// TimeToLive returns the remaining seconds of a lease. It is negative after the end of the lease.
+func (c *Cluster) TimeToLive(lease int64) int {
+	c.t.Helper()
+	var answer struct {
+		TTL int `json:"TTL,string"`
+	}
+	if err := json.Unmarshal(c.Call("lease/timetolive", map[string]any{"ID": lease}), &answer); err != nil {
+		c.t.Fatal(err)
+	}
+	return answer.TTL
+}
+
 // EnableAuth adds the user root, and a user who may read and write the keys that begin with a prefix,
 // and makes the cluster check passwords. Later calls of Cluster's other methods are then refused.
 func (c *Cluster) EnableAuth(user, password, prefix string) {

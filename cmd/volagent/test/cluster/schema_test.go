@@ -16,9 +16,9 @@ import (
 )
 
 // TestRaisedSchema raises the schema of the cluster under running agents, as a newer release does. The
-// agents then only read etcd, also after a restart. Each volume with a hold stays mounted, and gets and
-// loses claims. A detach ends on the host, and the rest of it and all new holds wait. When the schema is
-// back, the hosts continue.
+// agents then only read etcd, and renew their leases. A restarted agent only reads etcd. Each volume with
+// a hold stays mounted, and gets and loses claims. A detach ends on the host, and the rest of it and all
+// new holds wait. When the schema is back, the hosts continue.
 func TestRaisedSchema(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 2, san.Config{Attach: true, Stage: true})
@@ -38,6 +38,7 @@ func TestRaisedSchema(t *testing.T) {
 	for _, h := range r.hosts {
 		h.Await("the newer schema", func() bool { return strings.Contains(h.Try("node", "status").Out, "upgraded to schema 99") })
 	}
+	r.awaitRenewal(b)
 	durable := r.durable()
 	r.useUnderNewerSchema(path)
 	a.Kill()
@@ -84,6 +85,27 @@ func TestRaisedSchema(t *testing.T) {
 	for _, id := range []string{"db", "two", "free"} {
 		r.expectFree(id)
 	}
+}
+
+// awaitRenewal waits until a host renews the lease with which it shows that it is alive.
+func (r *rig) awaitRenewal(h *harness.Host) {
+	r.t.Helper()
+	var lease shared.Lease
+	for _, kv := range r.keys() {
+		if kv.Key == shared.LiveKey("h2") {
+			lease = kv.Lease
+		}
+	}
+	if lease == 0 {
+		r.t.Fatal("host h2 is not alive")
+	}
+	shortest := r.etcd.TimeToLive(int64(lease))
+	h.Await("a renewal of the lease of h2", func() bool {
+		left := r.etcd.TimeToLive(int64(lease))
+		renewed := left > shortest
+		shortest = min(shortest, left)
+		return renewed
+	})
 }
 
 // useUnderNewerSchema uses the volume db on its host, and makes and detaches a further claim.
