@@ -9,7 +9,7 @@ import (
 
 // keys reads the keys of volumes, and executes decisions about them.
 type keys struct {
-	*seat
+	*membership
 
 	cached map[string]shared.Situation // situations of volumes with a step in progress
 	lanes  *lanes
@@ -56,8 +56,8 @@ func (s *keys) Definition(ctx context.Context, id string) (v volume.Volume, ok b
 }
 
 // Find returns the definition of a shared volume. The result ok is false if the cluster has no such
-// volume. While the cluster is not reachable, Find returns ErrPluginUnavailable. So it does if this host
-// finds no volume and is not registered, because it may look in the wrong place.
+// volume. While the cluster is not reachable, Find returns ErrPluginUnavailable. It also does
+// so if this host finds no volume and is not registered, because it may look in the wrong place.
 func (s *keys) Find(ctx context.Context, id string) (v volume.Volume, ok bool, err error) {
 	v, ok, err = s.Definition(ctx, id)
 	if err == nil && !ok {
@@ -140,6 +140,9 @@ func (s *keys) earlierInfo(ctx context.Context) (shared.Entry[shared.NodeInfo], 
 
 // awaitEvent waits for the first change of the keys. It also returns if the watch fails.
 func (s *keys) awaitEvent(ctx context.Context, keys []shared.Span, from int64) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the watch
+
 	for evs := range s.Store.Watch(ctx, keys, from) {
 		if evs.Err != nil || len(evs.Changes) > 0 {
 			return

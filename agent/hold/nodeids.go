@@ -5,71 +5,60 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// pluginPatience is how long a host waits with its first registration for its plugins. Before they
-// answer, it does not know whether their CSI node ids are as recorded.
-const pluginPatience = 10 * time.Second
+// pluginPatience is how long a host delays its registration until the plugins of its holds have answered.
+// Together with the restart of an agent, it is shorter than the lease, so the host does not look gone.
+const pluginPatience = 5 * time.Second
 
-// awaitPlugins waits until the plugins of a host that was registered before have answered. A plugin that
-// answers later is checked then.
-func (s *publisher) awaitPlugins(ctx context.Context) {
-	if s.Records.Membership().ClusterID == "" {
-		return
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, pluginPatience)
-	defer cancel()
-	for id := range s.Info().Plugins {
-		if err := s.AwaitPlugin(ctx, id); err != nil {
-			s.Log.Debug("a plugin does not answer yet; its CSI node id is compared later", "plugin", id, "error", err)
-		}
-	}
-}
-
-// checkNodeIDs returns an error if a plugin has another CSI node id than recorded, and this host has a
-// volume of the plugin. Without such a volume, no attachment belongs to the recorded id.
-func (s *publisher) checkNodeIDs(ctx context.Context, now, recorded shared.NodeInfo) error {
-	moved := now.Moved(recorded)
-	if len(moved) == 0 {
-		return nil
-	}
-
-	used, err := s.usedPlugins(ctx)
-	if err != nil {
-		return err
-	}
-	for _, id := range moved {
-		if used[id] {
-			return shared.NodeIDMoved(s.Node, id, recorded.Plugins[id].NodeID, now.Plugins[id].NodeID)
-		}
-	}
-	return nil
-}
-
-// usedPlugins returns the plugins of the volumes that this host may hold, as its records and the cluster
-// show them. The records of a copied host may be older than the cluster's keys.
-func (s *publisher) usedPlugins(ctx context.Context) (map[string]bool, error) {
-	used := map[string]bool{}
-	for _, r := range s.Records.Volumes() {
-		if r.Volume.Shared && r.Node.Hold.State != volume.Absent && !r.Node.Hold.Lost {
-			used[r.Volume.PluginID] = true
-		}
-	}
-
+// heldAs returns the CSI node ids under which this host holds volumes, as the cluster shows them. The
+// records of a copied host may be older.
+func (s *ownHolds) heldAs(ctx context.Context) (held []shared.HeldAs, err error) {
 	holds, err := s.readHolds(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for id := range holds {
-		v, ok, err := s.Definition(ctx, id)
+
+	for id, h := range holds {
+		plugin, err := s.pluginOf(ctx, id)
 		if err != nil {
 			return nil, err
 		}
-		if ok {
-			used[v.PluginID] = true
+		if plugin != "" {
+			held = append(held, shared.HeldAs{Plugin: plugin, NodeID: h.Value.NodeID})
 		}
 	}
-	return used, nil
+	return held, nil
+}
+
+// pluginOf returns the plugin of a shared volume, or an empty text if the volume does not exist.
+func (s *ownHolds) pluginOf(ctx context.Context, id string) (string, error) {
+	if r, ok := s.holder(id); ok && r.Volume.Shared {
+		return r.Volume.PluginID, nil
+	}
+	sit, err := s.read(ctx, id)
+	return sit.Volume.Value.Volume.PluginID, err
+}
+
+// checkNodeIDs returns an error if this host holds a volume under another CSI node id than its plugin has
+// now. It first waits for these plugins. A plugin that answers later is compared then.
+func (s *ownHolds) checkNodeIDs(ctx context.Context) error {
+	held, err := s.heldAs(ctx)
+	if err != nil {
+		return err
+	}
+
+	wait, cancel := context.WithTimeout(ctx, pluginPatience)
+	defer cancel()
+	awaited := map[string]bool{}
+	for _, h := range held {
+		if awaited[h.Plugin] {
+			continue
+		}
+		awaited[h.Plugin] = true
+		if err := s.AwaitPlugin(wait, h.Plugin); err != nil {
+			s.Log.Debug("a plugin does not answer yet; its CSI node id is compared later", "plugin", h.Plugin, "error", err)
+		}
+	}
+	return shared.CheckNodeIDs(s.Node, s.Info(), held)
 }

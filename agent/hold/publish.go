@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/volagent/volagent/volmgr/backoff"
+	"github.com/volagent/volagent/volmgr/shared"
 )
 
 // publisher shows the plugins and the status of this host to the other hosts.
@@ -30,9 +31,18 @@ func (s *publisher) publishInfo(ctx context.Context, refuse context.CancelCauseF
 		}
 
 		info := s.Info()
-		if err := s.checkNodeIDs(ctx, info, earlier.Value); err != nil {
+		held, err := s.heldAs(ctx)
+		if err == nil {
+			err = shared.CheckNodeIDs(s.Node, info, held)
+		}
+		if errors.Is(err, shared.ErrNodeIDMoved) {
 			refuse(err)
 			return
+		}
+		if err != nil {
+			s.Log.Warn("cannot compare the CSI node ids of this host; it is tried again", "error", err)
+			backoff.Pause(ctx, renewEvery)
+			continue
 		}
 
 		raw := earlier.Encode(info.Keeping(earlier.Value))

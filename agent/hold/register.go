@@ -33,7 +33,6 @@ func (s *Service) Run(ctx context.Context) {
 	s.running = ctx
 	s.mu.Unlock()
 
-	s.publisher.awaitPlugins(ctx)
 	for tries := 0; ctx.Err() == nil; {
 		lease, err := s.register(ctx)
 		if err == nil {
@@ -53,13 +52,10 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// stayAlive renews the lease of the last registration. A host with an older release than the cluster
-// uses its volumes, so no other host may take it for one that is gone.
+// stayAlive renews the lease of the last registration. A host whose release is older than the cluster's
+// schema uses its volumes, so other hosts must not treat it as gone.
 func (s *Service) stayAlive(ctx context.Context) {
-	s.mu.Lock()
-	lease := s.lease
-	s.mu.Unlock()
-	if lease != 0 {
+	if lease := s.Records.Membership().Lease; lease != 0 {
 		_, _, _ = s.Store.Renew(ctx, lease) // it may have ended
 	}
 }
@@ -99,7 +95,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 	era := a.Meta.Value.Era()
 	member := self.Member.Intends(self.Registration)
 	member.ClusterID, member.Era, member.Incarnation = a.Meta.Value.ClusterID, era, admitted.Incarnation
-	member.Revision, member.StoreID, member.DataDir = a.Revision, store, s.DataDir
+	member.Revision, member.StoreID, member.DataDir, member.Lease = a.Revision, store, s.DataDir, lease
 	if err := s.Records.PutMembership(ctx, member); err != nil {
 		return 0, fmt.Errorf("cannot store the registration: %w", err)
 	}
@@ -115,7 +111,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)
 	}
 	defer s.renewDuring(ctx, lease)()
-	if err := s.reclaimAll(ctx, who, admitted.Forgotten); err != nil {
+	if err := s.settle(ctx, who, admitted.Forgotten); err != nil {
 		return 0, err
 	}
 	if err := s.compareHolds(ctx, era.Epoch, admitted.Forgotten); err != nil {
@@ -152,15 +148,10 @@ func (s *Service) checkAccepted(ctx context.Context, self shared.Self) error {
 // hold of this host without a reason.
 func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self shared.Self) error {
 	admitted, err := a.Register(self)
-	if err != nil || admitted.Forgotten || a.Meta.Value.Era() != self.Member.Era {
-		return err
+	if err != nil || a.Meta.Value.Era() != self.Member.Era {
+		return err // after a restore of etcd, its holds may be older than the attachments
 	}
-
-	recorded, err := s.earlierInfo(ctx)
-	if err != nil {
-		return err
-	}
-	if err := s.publisher.checkNodeIDs(ctx, s.Info(), recorded.Value); err != nil {
+	if err := s.checkNodeIDs(ctx); err != nil || admitted.Forgotten {
 		return err
 	}
 	return s.checkHolds(ctx, self.Member)
@@ -259,9 +250,10 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 
 	s.mu.Lock()
 	who, compare, seen := s.who, s.compare || s.away != "", s.seen
+	unsettled := s.unsettled
 	s.mu.Unlock()
 	older := revision < seen // after a restore of etcd, or on a member that lags behind
-	if !asked && !compare && !older {
+	if !asked && !compare && !older && !unsettled {
 		return nil
 	}
 
@@ -278,6 +270,11 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	s.setSuspended(a.Meta.Value)
 	if err := s.compareDrain(ctx, a, who); err != nil {
 		return err
+	}
+	if unsettled {
+		if err := s.settle(ctx, who, false); err != nil {
+			return err
+		}
 	}
 	if !compare {
 		return nil

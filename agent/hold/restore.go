@@ -13,7 +13,7 @@ import (
 // remembered returns the stored membership of this host, with the newest revision of the store that
 // the host remembers. The tokens of the holds are revisions too, so a use of the volumes needs no
 // further commit.
-func (s *seat) remembered() shared.Membership {
+func (s *membership) remembered() shared.Membership {
 	m := s.Records.Membership()
 	for _, r := range s.Records.Volumes() {
 		if t := r.Node.Hold.Token; r.Volume.Shared && t.Epoch == m.Epoch {
@@ -30,14 +30,14 @@ func (s *seat) remembered() shared.Membership {
 }
 
 // seenRevision returns the newest revision of the store that this host has seen.
-func (s *seat) seenRevision() int64 {
+func (s *membership) seenRevision() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen
 }
 
 // noteWrite records the revision of a transaction of this host.
-func (s *seat) noteWrite(revision int64) {
+func (s *membership) noteWrite(revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = max(s.seen, revision)
@@ -45,7 +45,7 @@ func (s *seat) noteWrite(revision int64) {
 
 // noteRevision records the revision of a read. The parameter before is the newest revision that the
 // host had seen when it sent the read. An error means that the store has gone back since then.
-func (s *seat) noteRevision(revision, before int64) error {
+func (s *membership) noteRevision(revision, before int64) error {
 	if err := shared.CheckRevision(revision, before); err != nil {
 		return err
 	}
@@ -54,14 +54,14 @@ func (s *seat) noteRevision(revision, before int64) error {
 }
 
 // setSuspended records whether the cluster admits writers.
-func (s *seat) setSuspended(m shared.Meta) {
+func (s *membership) setSuspended(m shared.Meta) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.suspended = m.Suspended != ""
 }
 
 // isSuspended reports whether the cluster admits no writers after a restore.
-func (s *seat) isSuspended() bool {
+func (s *membership) isSuspended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.suspended
@@ -135,10 +135,44 @@ func (s *ownHolds) checkLoss(ctx context.Context, r volume.Record) error {
 	return shared.LostWithoutProof(s.Node, id)
 }
 
-// reclaimAll writes the holds of the volumes that this host uses, in the first registration of a new
-// epoch. A volume whose hold cannot be written stays mounted, and the next registration tries again. If
-// forgotten is set, the records are older than the cluster's state, and prove no hold.
-func (s *ownHolds) reclaimAll(ctx context.Context, who shared.Asker, forgotten bool) error {
+// settle writes the holds of the volumes that this host uses, in a new epoch, and then shows that no
+// hold is missing. If the cluster refuses a hold, the next check of the registration tries again, and the
+// cluster admits no writer until then.
+func (s *Service) settle(ctx context.Context, who shared.Asker, forgotten bool) error {
+	complete, err := s.reclaimAll(ctx, who, forgotten)
+	if err == nil && complete {
+		complete, err = s.showSettled(ctx, who)
+	}
+	if err != nil {
+		return err
+	}
+
+	s.mu.Lock()
+	s.unsettled = !complete
+	s.mu.Unlock()
+	return nil
+}
+
+// showSettled shows in the cluster that this host has written all its holds. It returns false if another
+// change of the keys prevented that.
+func (s *Service) showSettled(ctx context.Context, who shared.Asker) (done bool, err error) {
+	a, err := s.readArrival(ctx)
+	if err != nil {
+		return false, err
+	}
+	txn, err := a.Settle(who)
+	if err != nil || len(txn.Then) == 0 {
+		return err == nil, err
+	}
+	res, err := shared.DoSure(ctx, s.Store, txn)
+	return res.Done, err
+}
+
+// reclaimAll writes the holds of the volumes that this host uses, in a new epoch. A volume whose hold
+// cannot be written stays mounted, and complete is then false. If forgotten is set, the records are older
+// than the cluster's state, and prove no hold.
+func (s *ownHolds) reclaimAll(ctx context.Context, who shared.Asker, forgotten bool) (complete bool, err error) {
+	complete = true
 	for _, r := range append(s.Records.Volumes(), s.Records.Leftovers()...) {
 		if forgotten || !r.Reclaims(who.Era.Epoch) {
 			continue
@@ -148,13 +182,14 @@ func (s *ownHolds) reclaimAll(ctx context.Context, who shared.Asker, forgotten b
 		var refused *volume.Error
 		if errors.As(err, &refused) && !passing(err) {
 			s.Log.Error("cannot write the hold of a volume in the new epoch; the volume stays mounted", "volume", r.Volume.ID, "error", err, "hint", refused.Hint)
+			complete = false
 			continue
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return complete, nil
 }
 
 // reclaim writes the hold of one volume anew, and stores its token.

@@ -3,7 +3,7 @@
 // announces controller calls, and reads and changes the definitions of shared volumes.
 //
 //	service.go      Service, its dependencies and its parts
-//	seat.go         seat: whether this host is registered, and whether the cluster is usable
+//	membership.go   membership: whether this host is registered, and whether the cluster is usable
 //	register.go     the registration and the lease of this host
 //	keys.go         keys: reads of the keys of a volume
 //	decide.go       one decision: read, decide, execute, repeat
@@ -115,9 +115,9 @@ type Options struct {
 }
 
 // Service is this host's part in the cluster. Its methods are safe for concurrent use. Each of its parts
-// does another job, and an arrow leads to a part that builds on the one before:
+// has a different job, and an arrow leads to a part that builds on the one before:
 //
-//	seat ─► keys ─► scopes ─► ownHolds ─► Service, follower, publisher, Steps, Definitions
+//	membership ─► keys ─► scopes ─► ownHolds ─► Service, follower, publisher, Steps, Definitions
 //	          └───► waits
 type Service struct {
 	*ownHolds
@@ -130,7 +130,7 @@ type Service struct {
 // New returns a Service that does nothing until Run starts.
 func New(o Options) *Service {
 	k := &keys{
-		seat: &seat{
+		membership: &membership{
 			Options: o, away: "this host is not registered in the cluster yet", since: time.Now(),
 			again: make(chan struct{}, 1), running: context.Background(),
 		},

@@ -10,7 +10,7 @@ import (
 
 // noteSilence records whether the store does not answer at all. A store that has refused this host has
 // answered, so it counts as silent only after the next registration. The caller holds mu.
-func (s *seat) noteSilence(cause error) {
+func (s *membership) noteSilence(cause error) {
 	noAnswer := errors.Is(cause, shared.ErrUnreachable) || errors.Is(cause, shared.ErrUnknownOutcome)
 	s.refused = s.refused || !noAnswer
 	s.silent = !s.refused
@@ -18,7 +18,7 @@ func (s *seat) noteSilence(cause error) {
 
 // wakeTrusting wakes the volumes that this host may use without an answer of the store, if the store is
 // silent.
-func (s *seat) wakeTrusting() {
+func (s *membership) wakeTrusting() {
 	s.mu.Lock()
 	silent := s.silent
 	s.mu.Unlock()

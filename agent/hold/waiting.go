@@ -39,7 +39,7 @@ func (s *waits) await(id string, ask shared.Ask) {
 // noteAbsence adds to the error of a volume that waits for another host whether that host is alive. The
 // error stays as it is if the store does not answer.
 func (s *waits) noteAbsence(ctx context.Context, sit shared.Situation, held *volume.CallError) {
-	host := sit.Preventer()
+	host := sit.Preventer(s.Node)
 	if host == "" || host == s.Node {
 		return
 	}

@@ -29,7 +29,7 @@ var (
 	clusterReachable = prometheus.NewDesc("volagent_cluster_reachable", "1 while this host is registered and reaches the cluster's etcd.", nil, nil)
 	clusterLive      = prometheus.NewDesc("volagent_cluster_live_hosts", "Live hosts of the cluster. Only the host that cleans up first counts them.", nil, nil)
 	clusterHolds     = prometheus.NewDesc("volagent_cluster_holds", "Holds of this host on shared volumes.", nil, nil)
-	clusterCalls     = prometheus.NewDesc("volagent_cluster_calls_in_flight", "Controller calls for shared volumes that this host is making.", nil, nil)
+	clusterCalls     = prometheus.NewDesc("volagent_cluster_calls_in_flight", "Calls that attach or detach the shared volumes of this host, and are in flight.", nil, nil)
 	clusterLag       = prometheus.NewDesc("volagent_cluster_watch_lag_seconds", "How long the oldest change by this host has been waiting for the watch; 0 if none is waiting.", nil, nil)
 	laneLength       = prometheus.NewDesc("volagent_cluster_queue_length", "Writes that wait for their turn, by lane.", []string{"lane"}, nil)
 	laneAge          = prometheus.NewDesc("volagent_cluster_queue_age_seconds", "How long the oldest waiting write has waited, by lane.", []string{"lane"}, nil)

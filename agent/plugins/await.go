@@ -40,7 +40,7 @@ func (p Set) asked(id string) error {
 	return err
 }
 
-// AwaitNode waits until the node part of a plugin answers, and its node id is therefore known. It returns
+// AwaitNode waits until the node part of a plugin answers, so that its node id is known. It returns
 // an error if the node part cannot become ready by itself, or if ctx ends. A plugin without a node part
 // has no node id, so there is nothing to wait for.
 func (p Set) AwaitNode(ctx context.Context, id string) error {

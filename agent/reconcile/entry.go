@@ -294,7 +294,8 @@ func (e *entry) watchAttachment(now time.Time, p plugin.View) {
 // correctWait corrects the end of this wait when a controller becomes known. After its start, an agent
 // learns only later from the cluster which other host has the controller.
 func (e *entry) correctWait(p plugin.View) {
-	if e.assumed && p.ControllerTimeout > 0 {
+	waits := e.assumed && !e.attachUntil.IsZero()
+	if waits && p.ControllerTimeout > 0 {
 		e.attachUntil, e.assumed = e.attachUntil.Add(p.ControllerTimeout-defaultDeadline), false
 	}
 }

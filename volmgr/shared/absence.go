@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Absence contains the keys that say whether a host is alive, and when it was last seen.
+// Absence contains the keys that say whether a host is alive, and when it last reported a change.
 type Absence struct {
 	Node Entry[Node]
 	Live Entry[Live]
@@ -18,13 +18,24 @@ type Absence struct {
 	host string
 }
 
-// Preventer returns the one host whose hold keeps other hosts from the volume. It returns an empty text if
-// there is no such host, or if a controller call is in flight.
-func (s Situation) Preventer() string {
-	if s.Call.Exists() {
-		return ""
+// Preventer returns a host that keeps the asking host from the volume: the executor of the call in flight,
+// the holder, or another user. It returns an empty text if there is no such host.
+func (s Situation) Preventer(node string) string {
+	switch {
+	case s.Hold.Exists():
+		return "" // the asking host waits for its own earlier hold
+	case s.Call.Exists():
+		return s.Call.Value.Executor
 	}
-	return s.Use.Value.Holder
+	if use := s.Use.Value; use.Holder != "" {
+		return use.Holder
+	}
+	for _, u := range s.Users {
+		if user, ok := LastID(u.Key); ok && user != node {
+			return user
+		}
+	}
+	return ""
 }
 
 // AbsenceReads returns the operations that read an Absence.
@@ -47,7 +58,8 @@ func ParseAbsence(host string, reads [][]KV) (Absence, error) {
 }
 
 // Explain adds the absence of the host to the error of another host that waits for it. The error then
-// says when the host was last seen, and proposes a remedy. Explain changes nothing if the host is alive.
+// says when the host last reported a change, and proposes a remedy. The host may have been alive for long
+// after that, because an idle host reports nothing. Explain changes nothing if the host is alive.
 func (a Absence) Explain(held *volume.CallError, now time.Time) {
 	if !a.Node.Exists() || a.Live.Exists() {
 		return
@@ -57,6 +69,6 @@ func (a Absence) Explain(held *volume.CallError, now time.Time) {
 	if told := a.Told.Value.At; told.After(seen) {
 		seen = told
 	}
-	held.Message += fmt.Sprintf("; host %q is %s, and was last seen %s", a.host, StateOf(a.Node.Value, false, now), ago(seen, now))
+	held.Message += fmt.Sprintf("; host %q is %s, and last reported a change %s", a.host, StateOf(a.Node.Value, false, now), ago(seen, now))
 	held.Remedy = remedy.Of(remedy.ReturnOrReplace, a.host)
 }

@@ -21,9 +21,9 @@ func TestAbsence(t *testing.T) {
 	}{
 		"alive":           {node: ready, live: shared.Live{}},
 		"not a host":      {},
-		"gone":            {node: ready, told: shared.Status{At: told}, want: `; host "x" is gone, and was last seen 2026-05-04T03:01:01Z (1m0s)`},
-		"without status":  {node: ready, want: `; host "x" is gone, and was last seen 2026-05-04T02:02:01Z (1h0m0s)`},
-		"stopped cleanly": {node: shared.Node{State: shared.NodeAway, Since: told, Until: now.Add(1)}, want: `; host "x" is away, and was last seen 2026-05-04T03:01:01Z (1m0s)`},
+		"gone":            {node: ready, told: shared.Status{At: told}, want: `; host "x" is gone, and last reported a change 2026-05-04T03:01:01Z (1m0s)`},
+		"without status":  {node: ready, want: `; host "x" is gone, and last reported a change 2026-05-04T02:02:01Z (1h0m0s)`},
+		"stopped cleanly": {node: shared.Node{State: shared.NodeAway, Since: told, Until: now.Add(1)}, want: `; host "x" is away, and last reported a change 2026-05-04T03:01:01Z (1m0s)`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, err := shared.ParseAbsence("x", [][]shared.KV{

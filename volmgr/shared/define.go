@@ -193,13 +193,13 @@ func (p Place) Undefine(who Asker, operation string) (Txn, error) {
 }
 
 // checkUnused refuses a volume that a host uses, or for which a call other than the given one is in
-// flight. A call of an earlier agent of the asking host, which was interrupted, prevents nothing.
+// flight. A call of an earlier agent of the asking host may still have an effect; the host ends it
+// after its deadline.
 func (p Place) checkUnused(who Asker, operation string) error {
-	earlier := p.Call.Value.Executor == who.Node && p.Call.Value.Incarnation < who.Incarnation
 	switch {
 	case !p.Volume.Exists():
 		return missing(p.id)
-	case p.Call.Exists() && !earlier && !p.announced(who, operation):
+	case p.Call.Exists() && !p.announced(who, operation):
 		return p.busy()
 	default:
 		return p.Shown().Unused()

@@ -112,11 +112,19 @@ func (s Situation) checkAdmission(a Ask) error {
 		return s.held("volume %q is used in mode %s by %s; mode %s must wait until it is free", id, use.Access, s.user(a), a.Access)
 	case use.Holder != "" && holds(a.Access, a.Reader):
 		return s.held("volume %q is held by host %q in mode %s since %s", id, use.Holder, use.Access, ago(use.Since, a.Now))
-	case s.Meta.Value.Suspended != "" && holds(a.Access, a.Reader):
+	case s.Meta.Value.Suspended != "" && (holds(a.Access, a.Reader) || s.hidesMode()):
 		return s.suspended()
 	default:
 		return nil
 	}
+}
+
+// hidesMode reports whether a host may use the volume in another mode, although the store shows no
+// use. The host has not registered since the restore of the store.
+func (s Situation) hidesMode() bool {
+	modes := s.Volume.Value.Volume.Capabilities
+	other := func(c call.Capability) bool { return c.Access != modes[0].Access }
+	return s.Use.Value.Access == "" && slices.ContainsFunc(modes, other)
 }
 
 // user names one host that uses the volume, for a message.

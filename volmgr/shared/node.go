@@ -1,7 +1,10 @@
 package shared
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -40,6 +43,9 @@ type Membership struct {
 
 	// Incarnation is that of the last registration whose answer has arrived.
 	Incarnation uint64 `json:"incarnation"`
+
+	// Lease is that of the last registration. An agent that may not register any more renews it.
+	Lease Lease `json:"lease,omitempty"`
 
 	// Registrations are the ids of the last registrations, newest last. The agent stores an id before
 	// it sends the transaction, so that it recognises a registration whose answer was lost.
@@ -136,6 +142,9 @@ func (a Arrival) Register(s Self) (Admission, error) {
 	if had.State == NodeDraining {
 		n.State, n.Since = had.State, had.Since
 	}
+	if a.unsettled() {
+		n.Era = had.Era // until Settle
+	}
 
 	// The agent may have registered, and died before the answer. It then knows the id.
 	forgotten := had.Incarnation > s.Member.Incarnation && !s.Member.knows(had.Registration)
@@ -150,6 +159,29 @@ func (a Arrival) Register(s Self) (Admission, error) {
 			Else: ArrivalReads(s.Node),
 		},
 	}, nil
+}
+
+// unsettled reports whether the host may use volumes that the store does not show, because it has not
+// written its holds in the present epoch.
+func (a Arrival) unsettled() bool {
+	n := a.Node.Value
+	return a.Node.Exists() && n.Registration != "" && n.Era != a.Meta.Value.Era()
+}
+
+// Settle returns the transaction by which a host shows that it has written all its holds in the present
+// epoch. Only after that can a person let the cluster admit writers again. An empty transaction means
+// that the cluster shows it already.
+func (a Arrival) Settle(who Asker) (Txn, error) {
+	if err := CheckRegistered(a.Meta, a.Node, who); err != nil {
+		return Txn{}, err
+	}
+	if !a.unsettled() {
+		return Txn{}, nil
+	}
+
+	n := a.Node.Value
+	n.Era = who.Era
+	return Txn{If: []Compare{Unchanged(a.Meta.KV), Unchanged(a.Node.KV)}, Then: []Op{a.Node.Put(n)}, Else: ArrivalReads(who.Node)}, nil
 }
 
 // checkCluster refuses a cluster that is not the one that the host knows, or that this release
@@ -187,7 +219,7 @@ func (a Arrival) checkNode(s Self) error {
 			WithHint("two hosts need two names: set node_id on one of them. After a crash of this host, wait until its lease has ended")
 	case a.Node.Exists() && n.Machine.Differs(s.Machine) != "":
 		return volume.Errorf(volume.ErrRefused, "host %q was registered by another machine: its %s differs", s.Node, n.Machine.Differs(s.Machine)).
-			WithHint("two machines need two names: set node_id on the new one. If it replaces the old one, run on another host: volctl node replace %s --reason TEXT", s.Node)
+			WithHint("two machines need two names: set node_id on the new one. If it replaces the old one, run on another host: volctl node replace %s --reason TEXT -y", s.Node)
 	case n.State == NodeFencing || n.State == NodeFenced:
 		return volume.Errorf(volume.ErrRefused, "host %q is being fenced; its volumes are taken over by other hosts", s.Node)
 	default:
@@ -206,24 +238,27 @@ func (a Arrival) Describe(who Asker, info []byte) (Txn, error) {
 	}, nil
 }
 
-// Moved returns the plugins that have another CSI node id than the host had recorded, in order. Plugins
-// that are new, and those that have not answered, are not compared.
-func (n NodeInfo) Moved(recorded NodeInfo) (plugins []string) {
-	for id, p := range n.Plugins {
-		if differ(recorded.Plugins[id].NodeID, p.NodeID) {
-			plugins = append(plugins, id)
+// HeldAs says under which CSI node id a host holds a volume of a plugin.
+type HeldAs struct{ Plugin, NodeID string }
+
+// ErrNodeIDMoved means that a plugin has another CSI node id than the one under which its host holds
+// volumes. The attachments belong to the earlier id.
+var ErrNodeIDMoved = fmt.Errorf("another CSI node id: %w", volume.ErrRefused)
+
+// CheckNodeIDs returns an error that wraps ErrNodeIDMoved if a plugin of a host has another CSI node id
+// than the one of a hold. The host is then a copy of another one, or the driver takes its id from a
+// setting that has changed. A plugin that has not answered yet is not compared.
+func CheckNodeIDs(node string, now NodeInfo, held []HeldAs) error {
+	held = slices.SortedFunc(slices.Values(held), func(a, b HeldAs) int {
+		return cmp.Or(strings.Compare(a.Plugin, b.Plugin), strings.Compare(a.NodeID, b.NodeID))
+	})
+	for _, h := range held {
+		if is := now.Plugins[h.Plugin].NodeID; differ(h.NodeID, is) {
+			return volume.Errorf(ErrNodeIDMoved, "the CSI node id of plugin %q on host %q was %q, and is now %q", h.Plugin, node, h.NodeID, is).
+				WithHint("restore the earlier node id if the driver takes it from its configuration or from the host name. A copy of a host needs a node_id of its own. If a new machine replaces the old one, run on another host: volctl node replace %s --reason TEXT -y", node)
 		}
 	}
-	slices.Sort(plugins)
-	return plugins
-}
-
-// NodeIDMoved returns the error for a host whose plugin has another CSI node id than the host had
-// recorded. The attachments of the host belong to the recorded id. So the host is a copy of another one,
-// or the driver takes its id from a setting that has changed.
-func NodeIDMoved(node, pluginID, was, is string) error {
-	return volume.Errorf(volume.ErrRefused, "the CSI node id of plugin %q on host %q was %q, and is now %q", pluginID, node, was, is).
-		WithHint("restore the earlier node id if the driver takes it from its configuration or from the host name. A copy of a host needs a node_id of its own. If a new machine replaces the old one, run on another host: volctl node replace %s --reason TEXT", node)
+	return nil
 }
 
 // Found returns the transaction that writes the first key of a new cluster. It is executed only if the

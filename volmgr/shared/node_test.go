@@ -1,10 +1,9 @@
 package shared
 
 import (
+	"errors"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestRegister checks which agents may register under a name that is in use, and which may not.
@@ -46,19 +45,63 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// TestMoved checks which plugins count as moved to another CSI node id.
-func TestMoved(t *testing.T) {
-	info := func(ids map[string]string) (n NodeInfo) {
-		n.Plugins = map[string]NodePlugin{}
-		for id, node := range ids {
-			n.Plugins[id] = NodePlugin{NodeID: node}
-		}
-		return n
+// TestSettle registers a host in a new epoch. The host shows the epoch only after it has written its
+// holds, and resume waits for that.
+func TestSettle(t *testing.T) {
+	exists := KV{Key: "k", Mod: 7}
+	meta := Meta{Schema: Schema, ClusterID: "c", Epoch: 2}
+	a := Arrival{
+		Meta: Entry[Meta]{KV: exists, Value: meta},
+		Node: Entry[Node]{KV: exists, Value: Node{Incarnation: 3, Registration: "old", State: NodeReady, Era: Era{Epoch: 1}}},
 	}
-	recorded := info(map[string]string{"same": "a", "moved": "a", "also-moved": "a", "silent": "a", "gone": "a"})
-	now := info(map[string]string{"same": "a", "moved": "b", "also-moved": "c", "silent": "", "new": "b"})
-	if d := cmp.Diff([]string{"also-moved", "moved"}, now.Moved(recorded)); d != "" {
-		t.Error(d)
+	admitted, err := a.Register(Self{Node: "h1", Registration: "new", Member: Membership{ClusterID: "c", Incarnation: 3, Registrations: []string{"old"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shows := func(txn Txn) Node {
+		e, err := Decode[Node](KV{Key: "k", Mod: 8, Value: txn.Then[0].Value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Value
+	}
+	a.Node.Value = shows(admitted.Txn)
+	if missing := Missing(meta, map[string]Node{"h1": a.Node.Value}); len(missing) != 1 {
+		t.Errorf("a host that has not written its holds is not missing: %+v", a.Node.Value)
+	}
+
+	who := Asker{Node: "h1", Incarnation: 4, Era: meta.Era()}
+	txn, err := a.Settle(who)
+	if err != nil || len(txn.Then) != 1 {
+		t.Fatalf("%+v, %v", txn, err)
+	}
+	a.Node.Value = shows(txn)
+	if missing := Missing(meta, map[string]Node{"h1": a.Node.Value}); len(missing) != 0 || a.Node.Value.Incarnation != 4 {
+		t.Errorf("a host that has written its holds is missing: %+v", a.Node.Value)
+	}
+	if txn, err := a.Settle(who); err != nil || len(txn.Then) != 0 {
+		t.Errorf("a settled host writes again: %+v, %v", txn, err)
+	}
+}
+
+// TestCheckNodeIDs checks which CSI node ids of holds prevent a registration.
+func TestCheckNodeIDs(t *testing.T) {
+	now := NodeInfo{Plugins: map[string]NodePlugin{"same": {NodeID: "a"}, "moved": {NodeID: "b"}, "silent": {}}}
+	for _, c := range []struct {
+		held  HeldAs
+		words string // of the refusal; empty if the host may register
+	}{
+		{HeldAs{"same", "a"}, ""},
+		{HeldAs{"moved", "a"}, `plugin "moved" on host "h1" was "a", and is now "b"`},
+		{HeldAs{"moved", "b"}, ""},
+		{HeldAs{"moved", ""}, ""},
+		{HeldAs{"silent", "a"}, ""},
+		{HeldAs{"unknown", "a"}, ""},
+	} {
+		err := CheckNodeIDs("h1", now, []HeldAs{{"same", "a"}, c.held})
+		if errors.Is(err, ErrNodeIDMoved) != (c.words != "") || err != nil && !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%+v: %v", c.held, err)
+		}
 	}
 }
 

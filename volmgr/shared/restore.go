@@ -76,7 +76,7 @@ func (a Arrival) Suspend(node string, now time.Time) Txn {
 	return Txn{If: []Compare{Unchanged(a.Meta.KV)}, Then: []Op{a.Meta.Put(m)}}
 }
 
-// Missing returns the hosts that have not registered in the present epoch. They may use volumes that
+// Missing returns the hosts that have not written all their holds in the present epoch. They may use volumes that
 // the store does not show. A host that is proven to be off is not missing.
 func Missing(m Meta, nodes map[string]Node) (names []string) {
 	for name, n := range nodes {

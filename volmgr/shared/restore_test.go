@@ -91,6 +91,17 @@ func TestSuspended(t *testing.T) {
 			t.Errorf("verify in mode %s: %v", c.access, err)
 		}
 	}
+	for _, mode := range []call.AccessMode{call.SingleNodeWriter, call.MultiNodeMultiWriter} {
+		s.Volume.Value.Volume.Capabilities = append(s.Volume.Value.Volume.Capabilities, call.Capability{Access: mode})
+		_, err := s.Admit(Ask{Asker: who, Operation: "o", Access: call.MultiNodeMultiWriter})
+		if several := len(s.Volume.Value.Volume.Capabilities) > 1; (err != nil) != several {
+			t.Errorf("the first hold on a volume with several modes (%t): %v", several, err)
+		}
+	}
+	s.Use.Value.Access = call.MultiNodeMultiWriter
+	if _, err := s.Admit(Ask{Asker: who, Operation: "o", Access: call.MultiNodeMultiWriter}); err != nil {
+		t.Errorf("a further hold in the mode that the store shows: %v", err)
+	}
 	who.Era.Epoch--
 	if _, err := s.Admit(Ask{Asker: who, Access: call.MultiNodeMultiWriter}); !errors.Is(err, ErrUnregistered) {
 		t.Errorf("a host of the earlier epoch: %v", err)

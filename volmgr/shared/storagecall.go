@@ -23,9 +23,10 @@ func (p Place) BeginStorageCall(c StorageCall, d Definition) (Txn, error) {
 		return Txn{}, err
 	}
 
-	own := p.Call.Value.Executor == c.Node && !p.Call.Value.attachment()
+	// An earlier call of this host may still have an effect. Only its repetition does no harm.
+	repeats := p.Call.Value.Executor == c.Node && p.Call.Value.Call == c.Call
 	switch {
-	case p.Call.Exists() && !own:
+	case p.Call.Exists() && !repeats:
 		return Txn{}, p.busy()
 	case p.Volume.Value.Deleting && c.Call != call.DeleteVolume:
 		return Txn{}, volume.Errorf(volume.ErrRefused, "volume %q is being deleted", p.id)

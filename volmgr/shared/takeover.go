@@ -56,8 +56,8 @@ func (c Call) attachment() bool {
 }
 
 // TakeOverCall returns the transaction by which a host takes over a call of a host that is gone. The
-// caller has seen that the executor was not alive for one deadline of the call. A host that was replaced
-// may have returned, and is not the executor that made the call.
+// caller has seen that the executor was not alive for one deadline of the call, or that the executor has
+// been replaced for so long. A replaced host may have returned, and knows nothing of the call.
 //
 // If the call changes an attachment, the host next calls ControllerUnpublishVolume for the call's
 // target, also after a ControllerUnpublishVolume, and then EndTakenOver. The hold of the target stays.
@@ -134,6 +134,10 @@ func (c Call) Outlived(executor Live) bool {
 	own := c.attachment() && c.Executor == c.Target && !c.Taken
 	return own && c.Incarnation < executor.Incarnation
 }
+
+// Served reports whether the executor is alive and ends its call itself, because its record explains the
+// call.
+func (o Orphan) Served() bool { return o.Executor.Exists() && o.Target.Exists() && o.Hold.Exists() }
 
 // EndTakenOver returns the transaction that ends a call which the host has taken over. The state of
 // the target's attachment is then unknown, so the target attaches the volume anew when it returns.

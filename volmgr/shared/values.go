@@ -95,8 +95,8 @@ type Node struct {
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
 
-	// Era is the epoch in which the host has registered. After a restore of the store, a host of an
-	// earlier epoch may use volumes that the store does not show.
+	// Era is the epoch in which the host has registered and written all its holds. After a restore of
+	// the store, a host of an earlier epoch may use volumes that the store does not show.
 	Era Era `json:"era,omitzero"`
 }
 

@@ -123,7 +123,7 @@ func Prepare(ctx context.Context, d hostdir.Dir, s hostdir.State, file, key stri
 }
 
 // Install replaces the data of etcd, which must not run. The old data stays in a directory beside the
-// new one, whose path Install returns. After an error, the old data is in its place again.
+// new one, whose path Install returns. If the move fails, the old data is in its place again.
 func (r *Restored) Install(now time.Time) (aside string, err error) {
 	old := r.dir.Path(hostdir.EtcdDir)
 	aside = old + ".before-restore-" + now.UTC().Format("20060102T150405Z")
@@ -157,8 +157,8 @@ func discardStale(d hostdir.Dir) error {
 	}
 	for _, dir := range dirs {
 		locked, err := lock(dir)
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			continue // its command still runs
+		if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
+			continue // its command still runs, or has just removed it
 		}
 		if err != nil {
 			return err

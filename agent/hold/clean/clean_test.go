@@ -3,6 +3,7 @@ package clean_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -85,9 +86,14 @@ func TestTakeOver(t *testing.T) {
 					Driver: "d", HasController: true, Caps: plugin.Caps{List: lies, PublishedNodes: lies},
 				}}
 			},
-			Plugin:  func(volume.Volume, call.Method) (call.Caller, error) { return plugins, nil },
-			Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
-			Every:   20 * time.Millisecond, TTL: time.Second, Log: hclog.NewNullLogger(),
+			Plugin: func(volume.Volume, call.Method) (call.Caller, error) { return plugins, nil },
+			Secrets: func(volume.Volume) (call.Secrets, error) {
+				if name == "a" {
+					return nil, errors.New("this host has no secrets") // so the other one ends the call
+				}
+				return nil, nil
+			},
+			Every: 20 * time.Millisecond, TTL: time.Second, Log: hclog.NewNullLogger(),
 		})
 		go c.Run(ctx)
 		all = append(all, c)

@@ -2,6 +2,8 @@ package clean
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
@@ -119,18 +121,18 @@ func (c candidate) lead(ctx context.Context, lease shared.Lease) {
 // entrust records the plugins whose attachments this host compares for the elected host. A further
 // plugin makes it begin with a pass now.
 func (c candidate) entrust(l leader) {
-	c.mu.Lock()
-	before := c.entrusted
-	c.entrusted = map[string]bool{}
+	now := map[string]bool{}
 	for pluginID, node := range l.Compare {
 		if node == c.Node {
-			c.entrusted[pluginID] = true
+			now[pluginID] = true
 		}
 	}
-	more := len(c.entrusted) > len(before)
-	c.mu.Unlock()
 
-	if more {
+	c.mu.Lock()
+	further := slices.ContainsFunc(slices.Collect(maps.Keys(now)), func(id string) bool { return !c.entrusted[id] })
+	c.entrusted = now
+	c.mu.Unlock()
+	if further {
 		c.Wake()
 	}
 }

@@ -34,12 +34,12 @@ func (c *Cleaner) orphan(ctx context.Context, who shared.Asker, e shared.Entry[s
 	if err != nil {
 		return c.retry()
 	}
-	foreign := ok && one.Target != c.Node && !c.able(def, one) // only another host has the controller
-	if !foreign && c.takeOver(ctx, who, id, one) {
-		return c.retry()
+	able := !ok || c.able(def, one) // without a definition, no storage is known
+	due, ask := c.takeOver(ctx, who, id, one, able)
+	if ask {
+		c.ask(ctx, e.Key)
 	}
-	c.ask(ctx, e.Key)
-	return 0
+	return due
 }
 
 // ask asks the other hosts, from time to time, to end a call. The target or a host with a controller

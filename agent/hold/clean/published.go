@@ -194,6 +194,10 @@ func (c attachments) listPublished(ctx context.Context, volumes []volume.Volume)
 // correct ends the attachments without a hold, and tells the hosts whose attachment is missing. Each
 // transaction compares the hold and the call in flight, so an outdated list does no harm.
 func (c attachments) correct(ctx context.Context, who shared.Asker, v volume.Volume, extra, missing []shared.PublishedNode) {
+	if _, err := c.Secrets(v); err != nil && len(extra) > 0 {
+		c.Log.Warn("a volume is attached to a host that has no hold on it, and this host cannot read the secrets to detach it", "volume", v.ID, "host", extra[0].Node, "error", err)
+		extra = nil
+	}
 	for _, n := range extra {
 		c.decideOrphan(ctx, v, n, func(o shared.Orphan) (shared.Txn, error) {
 			return o.BeginUnpublish(who, n.NodeID, c.View(v.PluginID).ControllerTimeout, time.Now().UTC())

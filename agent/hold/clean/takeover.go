@@ -10,10 +10,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// able reports whether this host can end a call: only ControllerUnpublishVolume needs a controller.
+// able reports whether this host can end a call. Only ControllerUnpublishVolume needs a controller, and
+// the secrets of the volume.
 func (c *Cleaner) able(v volume.Volume, one shared.Call) bool {
 	if one.Target == "" {
 		return true
+	}
+	if _, err := c.Secrets(v); err != nil {
+		return false
 	}
 	view := c.View(v.PluginID)
 	return view.Info.HasController && view.Info.Driver == v.Driver && view.ReadyFor(call.ControllerUnpublish)
@@ -29,30 +33,31 @@ func (c *Cleaner) orphanOf(ctx context.Context, id string, one shared.Call) (sha
 }
 
 // takeOver takes over a call whose executor is gone. It detaches the call's target if the call
-// changes an attachment. It returns false if another host ends the call.
-func (c *Cleaner) takeOver(ctx context.Context, who shared.Asker, id string, one shared.Call) (again bool) {
+// changes an attachment, and this host is able to do that. The result due is the time until the next
+// try, or 0. The result ask reports that another host must end the call.
+func (c *Cleaner) takeOver(ctx context.Context, who shared.Asker, id string, one shared.Call, able bool) (due time.Duration, ask bool) {
 	o, err := c.orphanOf(ctx, id, one)
 	if err != nil {
-		return true
+		return c.retry(), false
 	}
 
 	// The target takes the call back if its record explains it. The record then leads to the next call.
 	txn, err := o.Reclaim(who)
 	reclaimed := err == nil
-	if errors.Is(err, shared.ErrNotOrphan) {
+	if errors.Is(err, shared.ErrNotOrphan) && able {
 		txn, err = o.TakeOverCall(who, time.Now().UTC())
 	}
 	if errors.Is(err, shared.ErrNotOrphan) {
-		return false
+		return 0, !o.Served()
 	}
 	if err != nil {
 		c.Log.Warn("cannot end the call of a host that is gone", "volume", id, "host", one.Executor, "call", one.Call, "error", err)
-		return true
+		return c.retry(), false
 	}
 
 	res, err := c.Store.Do(ctx, txn)
 	if err != nil || !res.Done {
-		return true // the next pass sees the outcome
+		return c.retry(), false // the next pass sees the outcome
 	}
 	c.Log.Warn("a host that made a controller call is gone; the outcome of the call is unknown", "volume", id, "host", one.Executor, "call", one.Call)
 
@@ -61,7 +66,7 @@ func (c *Cleaner) takeOver(ctx context.Context, who shared.Asker, id string, one
 	if one.Target != "" && !reclaimed {
 		c.finish(ctx, who, id, taken)
 	}
-	return true
+	return c.retry(), false
 }
 
 // finish starts the end of a call that this host has taken over.

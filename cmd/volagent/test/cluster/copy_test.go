@@ -34,10 +34,12 @@ func TestCopiedHost(t *testing.T) {
 		words      string    // of the refusal while the original is off
 		newMachine bool
 		early      bool // the copy is made before the claim
+		old        bool // the agent of the original is restarted after the copy
 	}{
 		{name: "a virtual machine", dmi: twin.ProductUUID, words: "its DMI product UUID differs"},
 		{name: "a virtual machine without DMI", words: `the CSI node id of plugin "san" on host "h1" was "h1", and is now "h3"`},
 		{name: "a container of the same machine", dmi: original.ProductUUID, beside: original, early: true, words: "the CSI node id of plugin"},
+		{name: "an old copy of a virtual machine", old: true, words: "the CSI node id of plugin"},
 		{name: "a machine with a new machine id", newMachine: true, words: "its machine id differs"},
 	} {
 		twin.PowerOff()
@@ -54,6 +56,10 @@ func TestCopiedHost(t *testing.T) {
 		original.Thaw()
 		if c.early {
 			claim(original.Host, "db", "web", "--timeout", "60s")
+		}
+		if c.old {
+			original.Kill()
+			original.Start("san")
 		}
 
 		mark := len(f.san.Events())

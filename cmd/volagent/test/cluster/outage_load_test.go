@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
-var outageFor = flag.Duration("outage.for", 0, "shortest time without etcd in TestOutageUnderLoad")
+var outageFor = flag.Duration("outage.for", time.Minute, "shortest time without etcd in TestOutageUnderLoad")
 
 // load is a cluster whose hosts work while etcd does not answer.
 type load struct {
@@ -73,7 +73,9 @@ func outageUnderLoad(t *testing.T, begin, end func(*etcdtest.Cluster)) {
 		l.killAgent(s)
 	}
 	l.awaitRounds("during the outage")
-	time.Sleep(time.Until(begun.Add(*outageFor))) // not a wait: the flag is the length of the outage
+	if !testing.Short() {
+		time.Sleep(time.Until(begun.Add(*outageFor))) // not a wait: the flag is the length of the outage
+	}
 	l.last.end()
 	l.expectWaiting(waiting, attempts)
 

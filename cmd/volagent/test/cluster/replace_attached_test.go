@@ -185,7 +185,7 @@ func hostOf(h *lab.Host, name string) api.ClusterHost {
 }
 
 // expectWaiting asserts that h2 does not get the volume. The refusal says which host has it, when the
-// cluster has last seen that host, and which command helps. While a call of h1 may still take effect, the
+// host last reported a change, and which command helps. While a call of h1 may still take effect, the
 // refusal names that call.
 func (l *loss) expectWaiting() {
 	l.t.Helper()
@@ -194,7 +194,7 @@ func (l *loss) expectWaiting() {
 		if r.Code != 5 || !strings.Contains(r.Err, `host "h1"`) {
 			l.t.Fatalf("before the replacement, the claim on h2 ended with %d: %s", r.Code, r.Err)
 		}
-		words := []string{`held by host "h1"`, `host "h1" is gone, and was last seen 20`, "volctl node replace h1 --reason TEXT -y"}
+		words := []string{`held by host "h1"`, `host "h1" is gone, and last reported a change 20`, "volctl node replace h1 --reason TEXT -y"}
 		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(r.Err, w) })
 	})
 }

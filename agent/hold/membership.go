@@ -12,9 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// seat is the place of this host in the cluster: whether the host is registered, and whether the cluster
+// membership is the state of this host in the cluster: whether the host is registered, and whether the cluster
 // is usable. Its lock also guards the state of the parts that build on it.
-type seat struct {
+type membership struct {
 	Options
 
 	mu   sync.Mutex
@@ -36,6 +36,9 @@ type seat struct {
 	// hold, and gives up no hold that its records do not explain.
 	suspended bool
 
+	// unsettled is set while this host has not written all its holds in the present epoch.
+	unsettled bool
+
 	compare bool          // the next check of the registration also compares the holds
 	again   chan struct{} // asks Run to register again
 	calls   atomic.Int64  // the announced controller calls in flight of this host
@@ -44,7 +47,7 @@ type seat struct {
 }
 
 // Cluster returns the state of the cluster for a decision about a volume.
-func (s *seat) Cluster(volume.Record) volume.Cluster {
+func (s *membership) Cluster(volume.Record) volume.Cluster {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -56,12 +59,12 @@ func (s *seat) Cluster(volume.Record) volume.Cluster {
 }
 
 // awayWords describes why the cluster is not usable. The caller holds mu.
-func (s *seat) awayWords() string {
+func (s *membership) awayWords() string {
 	return fmt.Sprintf("%s, since %s", s.away, s.since.UTC().Format(time.RFC3339))
 }
 
 // Asker returns this host for a transaction. It fails while the host is not registered.
-func (s *seat) Asker() (shared.Asker, error) {
+func (s *membership) Asker() (shared.Asker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -72,7 +75,7 @@ func (s *seat) Asker() (shared.Asker, error) {
 }
 
 // Usable returns an error with the reason and its time if the cluster is not usable.
-func (s *seat) Usable() error {
+func (s *membership) Usable() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -83,7 +86,7 @@ func (s *seat) Usable() error {
 }
 
 // setAway records that the cluster is not usable, and why. The reason describes the error cause.
-func (s *seat) setAway(reason string, cause error) {
+func (s *membership) setAway(reason string, cause error) {
 	defer s.wakeTrusting()
 	s.mu.Lock()
 	s.noteSilence(cause)
@@ -100,7 +103,7 @@ func (s *seat) setAway(reason string, cause error) {
 }
 
 // setReachable records that the cluster is usable, and wakes the volumes that waited for it.
-func (s *seat) setReachable(who shared.Asker) {
+func (s *membership) setReachable(who shared.Asker) {
 	s.mu.Lock()
 	was, told := s.away, s.told
 	s.away, s.told, s.who = "", false, who
@@ -125,7 +128,7 @@ func (s *seat) setReachable(who shared.Asker) {
 // noteError examines an error of the store or of a decision. It records that the cluster is not
 // usable, or asks for a new registration. A step that its caller has cancelled says nothing about the
 // cluster.
-func (s *seat) noteError(err error) {
+func (s *membership) noteError(err error) {
 	switch {
 	case errors.Is(err, context.Canceled):
 	case errors.Is(err, shared.ErrUnreachable), errors.Is(err, shared.ErrFull), errors.Is(err, shared.ErrDenied), errors.Is(err, shared.ErrUnsupported):
@@ -140,7 +143,7 @@ func (s *seat) noteError(err error) {
 }
 
 // registerAgain asks Run to check the registration.
-func (s *seat) registerAgain() {
+func (s *membership) registerAgain() {
 	select {
 	case s.again <- struct{}{}:
 	default: // Run has not seen the last request yet
@@ -148,7 +151,7 @@ func (s *seat) registerAgain() {
 }
 
 // CompareAgain makes the service compare the holds soon. It does not wait.
-func (s *seat) CompareAgain() {
+func (s *membership) CompareAgain() {
 	s.mu.Lock()
 	s.compare = true
 	s.mu.Unlock()
@@ -156,7 +159,7 @@ func (s *seat) CompareAgain() {
 }
 
 // words describes why the host is not a working member of the cluster.
-func (s *seat) words(err error) string {
+func (s *membership) words(err error) string {
 	var refused *volume.Error
 	if errors.Is(err, shared.ErrWentBack) && errors.As(err, &refused) {
 		return refused.Message + "; " + refused.Hint
@@ -168,7 +171,7 @@ func (s *seat) words(err error) string {
 }
 
 // cannotLook returns the error for a volume whose definition cannot be read now.
-func (s *seat) cannotLook(id string, err error) error {
+func (s *membership) cannotLook(id string, err error) error {
 	var refused *volume.Error
 	passing := errors.Is(err, volume.ErrPluginUnavailable) || errors.Is(err, shared.ErrWentBack)
 	if errors.As(err, &refused) && !passing {
