@@ -36,8 +36,9 @@ type membership struct {
 	// hold, and gives up no hold that its records do not explain.
 	suspended bool
 
-	// unsettled is set while this host has not written all its holds in the present epoch.
-	unsettled bool
+	// settleAt is the time of the next try to write the holds of this host that the cluster has refused
+	// in the present epoch. It is zero if all holds are written.
+	settleAt time.Time
 
 	compare bool          // the next check of the registration also compares the holds
 	again   chan struct{} // asks Run to register again

@@ -250,7 +250,7 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 
 	s.mu.Lock()
 	who, compare, seen := s.who, s.compare || s.away != "", s.seen
-	unsettled := s.unsettled
+	unsettled := !s.settleAt.IsZero() && time.Now().After(s.settleAt)
 	s.mu.Unlock()
 	older := revision < seen // after a restore of etcd, or on a member that lags behind
 	if !asked && !compare && !older && !unsettled {

@@ -135,8 +135,11 @@ func (s *ownHolds) checkLoss(ctx context.Context, r volume.Record) error {
 	return shared.LostWithoutProof(s.Node, id)
 }
 
+// settleEvery is the pause between two tries to write the holds that the cluster has refused.
+const settleEvery = time.Minute
+
 // settle writes the holds of the volumes that this host uses, in a new epoch, and then shows that no
-// hold is missing. If the cluster refuses a hold, the next check of the registration tries again, and the
+// hold is missing. If the cluster refuses a hold, a later check of the registration tries again, and the
 // cluster admits no writer until then.
 func (s *Service) settle(ctx context.Context, who shared.Asker, forgotten bool) error {
 	complete, err := s.reclaimAll(ctx, who, forgotten)
@@ -148,7 +151,10 @@ func (s *Service) settle(ctx context.Context, who shared.Asker, forgotten bool) 
 	}
 
 	s.mu.Lock()
-	s.unsettled = !complete
+	s.settleAt = time.Time{}
+	if !complete {
+		s.settleAt = time.Now().Add(settleEvery)
+	}
 	s.mu.Unlock()
 	return nil
 }
