@@ -159,19 +159,24 @@ func (s *Service) settle(ctx context.Context, who shared.Asker, forgotten bool) 
 	return nil
 }
 
-// showSettled shows in the cluster that this host has written all its holds. It returns false if another
-// change of the keys prevented that.
+// showSettled shows in the cluster that this host has written all its holds. It returns false if other
+// changes of the keys prevent that.
 func (s *Service) showSettled(ctx context.Context, who shared.Asker) (done bool, err error) {
-	a, err := s.readArrival(ctx)
-	if err != nil {
-		return false, err
+	for range mostTries {
+		a, err := s.readArrival(ctx)
+		if err != nil {
+			return false, err
+		}
+		txn, err := a.Settle(who)
+		if err != nil || len(txn.Then) == 0 {
+			return err == nil, err
+		}
+		res, err := shared.DoSure(ctx, s.Store, txn)
+		if err != nil || res.Done {
+			return err == nil, err
+		}
 	}
-	txn, err := a.Settle(who)
-	if err != nil || len(txn.Then) == 0 {
-		return err == nil, err
-	}
-	res, err := shared.DoSure(ctx, s.Store, txn)
-	return res.Done, err
+	return false, nil
 }
 
 // reclaimAll writes the holds of the volumes that this host uses, in a new epoch. A volume whose hold
