@@ -219,7 +219,7 @@ func (a Arrival) checkNode(s Self) error {
 			WithHint("two hosts need two names: set node_id on one of them. After a crash of this host, wait until its lease has ended")
 	case a.Node.Exists() && n.Machine.Differs(s.Machine) != "":
 		return volume.Errorf(volume.ErrRefused, "host %q was registered by another machine: its %s differs", s.Node, n.Machine.Differs(s.Machine)).
-			WithHint("two machines need two names: set node_id on the new one. If it replaces the old one, run on another host: volctl node replace %s --reason TEXT -y", s.Node)
+			WithHint("two machines need two names: set node_id on the new one. If it replaces the old one, run on another host: volctl node replace")
 	case n.State == NodeFencing || n.State == NodeFenced:
 		return volume.Errorf(volume.ErrRefused, "host %q is being fenced; its volumes are taken over by other hosts", s.Node)
 	default:
@@ -255,7 +255,7 @@ func CheckNodeIDs(node string, now NodeInfo, held []HeldAs) error {
 	for _, h := range held {
 		if is := now.Plugins[h.Plugin].NodeID; differ(h.NodeID, is) {
 			return volume.Errorf(ErrNodeIDMoved, "the CSI node id of plugin %q on host %q was %q, and is now %q", h.Plugin, node, h.NodeID, is).
-				WithHint("restore the earlier node id if the driver takes it from its configuration or from the host name. A copy of a host needs a node_id of its own. If a new machine replaces the old one, run on another host: volctl node replace %s --reason TEXT -y", node)
+				WithHint("restore the earlier node id if the driver takes it from its configuration or from the host name. A copy of a host needs a node_id of its own. If a new machine replaces the old one, run on another host: volctl node replace")
 		}
 	}
 	return nil
