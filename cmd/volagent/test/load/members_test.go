@@ -155,7 +155,7 @@ type rates struct {
 // round admits all volumes by the service, and then by the bare client.
 func (r *rates) round(volumes, atOnce int) {
 	r.b.Helper()
-	steps, view := r.Service.Steps(), plugin.View{Info: plugin.Info{NodeID: "csi-h1", Caps: plugin.Caps{Attach: true}}}
+	steps, view := r.Steps(), plugin.View{Info: plugin.Info{NodeID: "csi-h1", Caps: plugin.Caps{Attach: true}}}
 	r.admit += r.drive(volumes, atOnce, func(i int) error {
 		return failure(steps.Do(context.Background(), wanting(loadID(i)), volume.Action{Kind: volume.Acquire}, view))
 	})
