@@ -148,10 +148,12 @@ func (s *Service) checkAccepted(ctx context.Context, self shared.Self) error {
 // hold of this host without a reason.
 func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self shared.Self) error {
 	admitted, err := a.Register(self)
-	if err != nil || a.Meta.Value.Era() != self.Member.Era {
+	fresh := self.Member.Era == shared.Era{}
+	restored := !fresh && a.Meta.Value.Era() != self.Member.Era
+	if err != nil || restored {
 		return err // after a restore of etcd, its holds may be older than the attachments
 	}
-	if err := s.checkNodeIDs(ctx); err != nil || admitted.Forgotten {
+	if err := s.checkNodeIDs(ctx); err != nil || fresh || admitted.Forgotten {
 		return err
 	}
 	return s.checkHolds(ctx, self.Member)

@@ -35,11 +35,13 @@ func TestCopiedHost(t *testing.T) {
 		newMachine bool
 		early      bool // the copy is made before the claim
 		old        bool // the agent of the original is restarted after the copy
+		empty      bool // the copy has not the state of the agent
 	}{
 		{name: "a virtual machine", dmi: twin.ProductUUID, words: "its DMI product UUID differs"},
 		{name: "a virtual machine without DMI", words: `the CSI node id of plugin "san" on host "h1" was "h1", and is now "h3"`},
 		{name: "a container of the same machine", dmi: original.ProductUUID, beside: original, early: true, words: "the CSI node id of plugin"},
 		{name: "an old copy of a virtual machine", old: true, words: "the CSI node id of plugin"},
+		{name: "a virtual machine without the state", empty: true, words: "the CSI node id of plugin"},
 		{name: "a machine with a new machine id", newMachine: true, words: "its machine id differs"},
 	} {
 		twin.PowerOff()
@@ -53,6 +55,9 @@ func TestCopiedHost(t *testing.T) {
 		}
 		original.Freeze()
 		twin.MustRun("sh", "-c", `rm -rf "$2" && cp -a "$1" "$2" && mount --bind "$2" "$1"`, "sh", data, filepath.Join(twin.Dir, "copy"))
+		if c.empty {
+			twin.MustRun("sh", "-c", `rm -r "$1"/*`, "sh", data)
+		}
 		original.Thaw()
 		if c.early {
 			claim(original.Host, "db", "web", "--timeout", "60s")
