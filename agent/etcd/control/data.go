@@ -167,8 +167,8 @@ func (r *runner) resume(ctx context.Context) (any, error) {
 			return m, nil, err
 		}
 		if missing := shared.Missing(m, nodes); len(missing) > 0 {
-			return m, nil, wire.Errorf(api.CodeRefused, "start the agents of these hosts; if the machine of a host is gone: volctl node replace HOST --reason TEXT -y",
-				"these hosts have not registered since the restore: %s; they may still use volumes", strings.Join(missing, ", "))
+			return m, nil, wire.Errorf(api.CodeRefused, "start the agents of these hosts, and look for errors in their logs; if the machine of a host is gone: volctl node replace HOST --reason TEXT -y",
+				"these hosts have not written all their holds since the restore: %s; they may still use volumes", strings.Join(missing, ", "))
 		}
 
 		lines := []string{fmt.Sprintf("cluster %s admits single-writer volumes again; it was suspended: %s", m.ClusterID, m.Suspended)}
