@@ -165,7 +165,7 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 	ctx, cancel := context.WithTimeout(ctx, decideWithin)
 	defer cancel()
 
-	changed := false
+	changed, doubt := false, false
 	res, err := d.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(d.Node, v)})
 	for tries := 0; tries < mostTries || changed; tries++ {
 		if err != nil {
@@ -177,7 +177,7 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 		if err2 != nil {
 			return volume.SharedVolume{}, err2
 		}
-		place.Attaches = d.attaches
+		place.Attaches, place.Doubt = d.attaches, doubt
 
 		var txn shared.Txn
 		if !changed {
@@ -190,7 +190,9 @@ func (d Definitions) change(ctx context.Context, v volume.Volume, by func(shared
 			return place.Shown(), d.refresh(ctx, place)
 		}
 
-		if res, err = shared.DoSure(ctx, d.Store, txn); err == nil && res.Done {
+		res, err = shared.DoSure(ctx, d.Store, txn)
+		doubt = doubt || res.Repeated
+		if err == nil && res.Done {
 			changed = true
 			res, err = d.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(d.Node, v)})
 		}

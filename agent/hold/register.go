@@ -73,9 +73,11 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		Node: s.Node, Boot: s.Boot, Machine: s.Machine, DataDir: s.DataDir, Member: s.remembered(), StoreID: store,
 		Registration: rand.Text(), Now: time.Now().UTC(),
 	}
-	if err := s.checkAccepted(ctx, self); err != nil {
+	forgotten, err := s.checkAccepted(ctx, self)
+	if err != nil {
 		return 0, err // a refused host tries again every few seconds, and writes nothing for that
 	}
+	self.Member.Forgotten = self.Member.Forgotten || forgotten
 
 	lease, err := s.Store.Grant(ctx, leaseTTL)
 	if err != nil {
@@ -94,6 +96,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 
 	era := a.Meta.Value.Era()
 	member := self.Member.Intends(self.Registration)
+	member.Forgotten = member.Forgotten || admitted.Forgotten
 	member.ClusterID, member.Era, member.Incarnation = a.Meta.Value.ClusterID, era, admitted.Incarnation
 	member.Revision, member.StoreID, member.DataDir, member.Lease = a.Revision, store, s.DataDir, lease
 	if err := s.Records.PutMembership(ctx, member); err != nil {
@@ -107,15 +110,21 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 
 	s.setSuspended(a.Meta.Value)
 	who := shared.Asker{Node: s.Node, Incarnation: admitted.Incarnation, Era: era}
-	if admitted.Forgotten {
+	if member.Forgotten {
 		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)
 	}
 	defer s.renewDuring(ctx, lease)()
-	if err := s.settle(ctx, who, admitted.Forgotten); err != nil {
+	if err := s.settle(ctx, who, member.Forgotten); err != nil {
 		return 0, err
 	}
-	if err := s.compareHolds(ctx, era.Epoch, admitted.Forgotten); err != nil {
+	if err := s.compareHolds(ctx, era.Epoch, member.Forgotten); err != nil {
 		return 0, err
+	}
+	if member.Forgotten {
+		member.Forgotten = false
+		if err := s.Records.PutMembership(ctx, member); err != nil {
+			return 0, fmt.Errorf("cannot store that the claims of this host are lost: %w", err)
+		}
 	}
 
 	s.Events(volume.Event{
@@ -127,36 +136,37 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 	return lease, nil
 }
 
-// checkAccepted returns an error if the cluster would refuse the registration.
-func (s *Service) checkAccepted(ctx context.Context, self shared.Self) error {
+// checkAccepted returns an error if the cluster would refuse the registration. The result forgotten says
+// whether the state of this host is older than the cluster's.
+func (s *Service) checkAccepted(ctx context.Context, self shared.Self) (forgotten bool, err error) {
 	a, err := s.readArrival(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 
 	founds := !a.Meta.Exists() && self.Member.ClusterID == "" // a new cluster accepts every host
 	if !founds {
-		err = s.checkArrival(ctx, a, self)
+		forgotten, err = s.checkArrival(ctx, a, self)
 	}
 	if errors.Is(err, shared.ErrWentBack) {
 		err = errors.Join(err, s.suspend(ctx, a, self.Member))
 	}
-	return err
+	return forgotten, err
 }
 
 // checkArrival returns an error if the cluster would refuse the registration, or if the cluster lacks a
-// hold of this host without a reason.
-func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self shared.Self) error {
+// hold of this host without a reason. The result forgotten is as in Admission.
+func (s *Service) checkArrival(ctx context.Context, a shared.Arrival, self shared.Self) (forgotten bool, err error) {
 	admitted, err := a.Register(self)
 	fresh := self.Member.Era == shared.Era{}
 	restored := !fresh && a.Meta.Value.Era() != self.Member.Era
 	if err != nil || restored {
-		return err // after a restore of etcd, its holds may be older than the attachments
+		return admitted.Forgotten, err // after a restore of etcd, its holds may be older than the attachments
 	}
-	if err := s.checkNodeIDs(ctx); err != nil || fresh || admitted.Forgotten {
-		return err
+	if err := s.checkNodeIDs(ctx); err != nil || fresh || admitted.Forgotten || self.Member.Forgotten {
+		return admitted.Forgotten, err
 	}
-	return s.checkHolds(ctx, self.Member)
+	return false, s.checkHolds(ctx, self.Member)
 }
 
 // sendRegistration sends the transaction that registers the host, until the store has decided. If

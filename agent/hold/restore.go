@@ -144,6 +144,9 @@ const settleEvery = time.Minute
 func (s *Service) settle(ctx context.Context, who shared.Asker, forgotten bool) error {
 	complete, err := s.reclaimAll(ctx, who, forgotten)
 	if err == nil && complete {
+		complete, err = s.checkOwnVolumes(ctx)
+	}
+	if err == nil && complete {
 		complete, err = s.showSettled(ctx, who)
 	}
 	if err != nil {
@@ -157,6 +160,32 @@ func (s *Service) settle(ctx context.Context, who shared.Asker, forgotten bool) 
 	}
 	s.mu.Unlock()
 	return nil
+}
+
+// checkOwnVolumes returns false if the restored cluster has a volume that this host uses on its own, because
+// the host unshared it after the backup. Otherwise another host could get the volume.
+func (s *Service) checkOwnVolumes(ctx context.Context) (complete bool, err error) {
+	a, err := s.readArrival(ctx)
+	if err != nil || !a.Unsettled() {
+		return err == nil, err
+	}
+
+	complete = true
+	for _, r := range s.Records.Volumes() {
+		if r.Volume.Shared || !r.Held() {
+			continue
+		}
+		p, err := s.readPlace(ctx, r.Volume)
+		if err != nil {
+			return false, err
+		}
+		if p.External.Exists() || sameVolume(p, r.Volume) {
+			complete = false
+			s.Log.Error("the restored cluster has a volume that this host uses on its own; the cluster admits no writer until the volume is removed from it",
+				"volume", r.Volume.ID, "remedy", "on another host: volctl volume deregister; the data remains")
+		}
+	}
+	return complete, nil
 }
 
 // showSettled shows in the cluster that this host has written all its holds. It returns false if other

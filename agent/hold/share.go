@@ -165,19 +165,16 @@ func sameVolume(p shared.Place, v volume.Volume) bool {
 // whose definition has changed since it was read. The parameter operation names the hold of this
 // host, or is empty.
 func (d Definitions) Unshare(ctx context.Context, v volume.Volume, operation string) error {
-	sent := false
 	if operation != "" {
 		d.setEnding(v.ID, operation)
 	}
 	_, err := d.change(ctx, v, func(who shared.Asker, p shared.Place) (shared.Txn, error) {
-		if sent && !p.Volume.Exists() {
+		if p.Doubt && !p.Volume.Exists() {
 			return shared.Txn{}, nil // an earlier transaction with a lost answer has done it
 		}
 		if now := (volume.Record{Volume: p.Shown().Volume}); p.Volume.Exists() && !now.SameDefinition(volume.Record{Volume: v}) {
 			return shared.Txn{}, volume.Errorf(volume.ErrRefused, "another host has changed volume %q meanwhile", v.ID).WithRemedy(remedy.Of(remedy.UnshareVolume, v.ID))
 		}
-
-		sent = true
 		return p.Unshare(who, operation)
 	})
 

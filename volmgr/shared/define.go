@@ -30,6 +30,9 @@ type Place struct {
 	// ControllerPublishVolume. If it is nil, the host does not know it.
 	Attaches func(pluginID string) bool
 
+	// Doubt is set if an earlier transaction of the same change may have been executed.
+	Doubt bool
+
 	node, id, driver, external string
 }
 

@@ -68,6 +68,9 @@ func calling(node string, incarnation uint64, operation string) func(*Place) {
 	}
 }
 
+// takenOver shows a call that its executor has taken over.
+func takenOver(p *Place) { p.Call.Value.Taken = true }
+
 // unregistered shows the asking host with a later registration.
 func unregistered(p *Place) { p.Node.Value.Incarnation = 4 }
 
@@ -180,6 +183,7 @@ func TestDefine(t *testing.T) {
 		"undefine beside an own call": {state: with(defined, calling("a", 3, "o")), do: undefine(""), kind: volume.ErrRefused, words: `host "a" is calling`},
 		"undefine after an own call":  {state: with(defined, calling("a", 3, "o")), do: undefine("o"), keys: removal, needs: []string{callKey}},
 		"undefine after a crash":      {state: with(defined, calling("a", 2, "o")), do: undefine(""), kind: volume.ErrRefused, words: `host "a" is calling`},
+		"undefine beside a takeover":  {state: with(defined, calling("a", 3, ""), takenOver), do: undefine(""), kind: volume.ErrRefused, words: `host "a" is calling`},
 		"undefine another's call":     {state: with(defined, calling("b", 3, "o")), do: undefine("o"), kind: volume.ErrRefused, words: `host "b" is calling`},
 		"undefine nothing":            {do: undefine(""), kind: volume.ErrNotFound},
 		"undefine, unregistered":      {state: with(defined, unregistered), do: undefine(""), kind: ErrUnregistered},

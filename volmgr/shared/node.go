@@ -47,6 +47,10 @@ type Membership struct {
 	// Lease is that of the last registration. An agent that may not register any more renews it.
 	Lease Lease `json:"lease,omitempty"`
 
+	// Forgotten is set from the registration of a host whose state was older than the cluster's until the
+	// host has lost its claims. A crash in between must not make the old records valid.
+	Forgotten bool `json:"forgotten,omitempty"`
+
 	// Registrations are the ids of the last registrations, newest last. The agent stores an id before
 	// it sends the transaction, so that it recognises a registration whose answer was lost.
 	Registrations []string `json:"registrations,omitempty"`
@@ -142,7 +146,7 @@ func (a Arrival) Register(s Self) (Admission, error) {
 	if had.State == NodeDraining {
 		n.State, n.Since = had.State, had.Since
 	}
-	if a.unsettled() {
+	if a.Unsettled() {
 		n.Era = had.Era // until Settle
 	}
 
@@ -161,9 +165,9 @@ func (a Arrival) Register(s Self) (Admission, error) {
 	}, nil
 }
 
-// unsettled reports whether the host may use volumes that the store does not show, because it has not
+// Unsettled reports whether the host may use volumes that the store does not show, because it has not
 // written its holds in the present epoch.
-func (a Arrival) unsettled() bool {
+func (a Arrival) Unsettled() bool {
 	n := a.Node.Value
 	return a.Node.Exists() && n.Registration != "" && n.Era != a.Meta.Value.Era()
 }
@@ -175,7 +179,7 @@ func (a Arrival) Settle(who Asker) (Txn, error) {
 	if err := CheckRegistered(a.Meta, a.Node, who); err != nil {
 		return Txn{}, err
 	}
-	if !a.unsettled() {
+	if !a.Unsettled() {
 		return Txn{}, nil
 	}
 

@@ -58,7 +58,7 @@ func (o Orphan) BeginUnpublish(who Asker, nodeID string, deadline time.Duration,
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err
 	}
-	if o.Call.Exists() || o.Hold.Exists() || nodeID == "" {
+	if o.Meta.Value.Suspended != "" || o.Call.Exists() || o.Hold.Exists() || nodeID == "" {
 		return Txn{}, ErrNotOrphan
 	}
 
@@ -78,7 +78,7 @@ func (o Orphan) MarkMissing(who Asker, n PublishedNode) (Txn, error) {
 
 	hold := o.Hold.Value
 	same := o.Hold.Exists() && hold.Attachment == Attached && hold.NodeID == n.NodeID && o.Hold.Mod == n.Mod
-	if o.Call.Exists() || !same {
+	if o.Meta.Value.Suspended != "" || o.Call.Exists() || !same {
 		return Txn{}, ErrNotOrphan
 	}
 	hold.Attachment, hold.By = Unclear, who.Node

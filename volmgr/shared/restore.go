@@ -95,7 +95,8 @@ func Missing(m Meta, nodes map[string]Node) (names []string) {
 // the hold.
 //
 // If another host uses the volume in a way that excludes this host, the transaction records the host
-// as a rival. Both keep the volume until a person decides.
+// as a rival. Both keep the volume until a person decides. A controller call for the attachment of the
+// host, which the store shows again, ended long ago: the transaction deletes it.
 func (p Place) Reclaim(who Asker, v volume.Volume, h Hold) (Txn, error) {
 	if err := CheckRegistered(p.Meta, p.Node, who); err != nil {
 		return Txn{}, err
@@ -107,15 +108,19 @@ func (p Place) Reclaim(who Asker, v volume.Volume, h Hold) (Txn, error) {
 	}
 
 	sameHold := p.Hold.Exists() && p.Hold.Value.Operation == h.Operation
+	old := p.Call.Exists() && p.Call.Value.Target == who.Node // a call of the time before the restore
+	compares, then := []Compare{Unchanged(p.Hold.KV), Unchanged(p.Call.KV)}, []Op{p.Hold.Put(h)}
+	if old {
+		then = append(then, Delete(p.Call.Key))
+	}
 	switch {
-	case sameHold && p.Use.Exists() && p.Volume.Exists() && p.Hold.Value.Attachment == h.Attachment:
+	case sameHold && p.Use.Exists() && p.Volume.Exists() && p.Hold.Value.Attachment == h.Attachment && !old:
 		return Txn{}, nil
 	case sameHold && p.Use.Exists() && p.Volume.Exists():
-		return p.txn([]Compare{Unchanged(p.Hold.KV)}, p.Hold.Put(h)), nil
+		return p.txn(compares, then...), nil
 	}
 
-	compares := []Compare{Unchanged(p.Volume.KV), Unchanged(p.Hold.KV)}
-	then := []Op{p.Hold.Put(h)}
+	compares = append(compares, Unchanged(p.Volume.KV))
 	if !p.Volume.Exists() {
 		if err := p.checkUnique(); err != nil {
 			return Txn{}, err

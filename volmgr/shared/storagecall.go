@@ -89,8 +89,10 @@ func (p Place) LeaveStorageCall(who Asker, operation string) (Txn, error) {
 	return p.txn([]Compare{Unchanged(p.Call.KV)}, Delete(p.Call.Key)), nil
 }
 
-// announced reports whether the call in flight is one of the asking host with the operation.
+// announced reports whether the call in flight is one of the asking host with the operation. A call that
+// the host has taken over belongs to no operation.
 func (p Place) announced(who Asker, operation string) bool {
 	c := p.Call.Value
-	return p.Call.Exists() && c.Executor == who.Node && c.Operation == operation
+	own := p.Call.Exists() && c.Executor == who.Node && !c.Taken
+	return own && operation != "" && c.Operation == operation
 }

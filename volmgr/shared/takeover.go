@@ -67,6 +67,9 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err
 	}
+	if o.Meta.Value.Suspended != "" {
+		return Txn{}, ErrNotOrphan
+	}
 
 	c := o.Call.Value
 	same := o.Call.Exists() && c.Executor == o.executor && c.Target == o.target

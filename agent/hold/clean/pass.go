@@ -40,6 +40,10 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	c.live = len(live)
 	c.mu.Unlock()
 
+	if suspended, err := c.suspended(ctx); err != nil || suspended {
+		return c.retry(), err
+	}
+
 	seen := map[string]bool{}
 	err = each(ctx, c.Store, shared.Calls(), func(e shared.Entry[shared.Call]) error {
 		seen[e.Key] = true
@@ -66,6 +70,17 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 		return due, err
 	}
 	return due, examination{c}.examine(ctx)
+}
+
+// suspended reports whether the store was restored, and a person has not resumed the cluster yet. The
+// keys about calls and attachments may then be older than the storage, so no host undoes anything.
+func (c *Cleaner) suspended(ctx context.Context) (bool, error) {
+	page, err := c.Store.Range(ctx, shared.Span{Key: shared.MetaKey}, 1, 0)
+	if err != nil || len(page.KVs) == 0 {
+		return false, err
+	}
+	m, err := shared.Decode[shared.Meta](page.KVs[0])
+	return m.Value.Suspended != "", err
 }
 
 // forget forgets the calls that have ended.

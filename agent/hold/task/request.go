@@ -31,6 +31,7 @@ func (r Remote) Call(ctx context.Context, m call.Method, request any) (any, erro
 
 	declined := ""
 	for _, executor := range r.executors(r.Volume) {
+		t.ID = rand.Text() // a task of an earlier executor is then not valid any more
 		result, err := r.ask(ctx, executor, t)
 		if err != nil {
 			return nil, err
@@ -52,7 +53,7 @@ func (r Remote) task(m call.Method, request any) (shared.Task, error) {
 	unsent := func(code, format string, args ...any) error {
 		return &volume.CallError{Step: string(m), Code: code, Message: fmt.Sprintf(format, args...), Retry: volume.RetryChange, Answered: true, Unsent: true}
 	}
-	t := shared.Task{ID: rand.Text(), Requester: r.Node, Call: m, Since: time.Now().UTC()}
+	t := shared.Task{Requester: r.Node, Call: m, Since: time.Now().UTC()}
 	f, ok := forms[m]
 	if !ok {
 		return t, unsent(volume.CodeUnimplemented, "other hosts make no such call")
