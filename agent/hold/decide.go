@@ -116,3 +116,50 @@ func definitionOf(sit shared.Situation) volume.Volume {
 	}
 	return v
 }
+
+// change executes a decision about a definition. If another host changes the keys meanwhile, it
+// decides again. It returns the volume after the change. If this host has a record of the volume, the
+// record gets the new definition.
+func (s *keys) change(ctx context.Context, v volume.Volume, by func(shared.Asker, shared.Place) (shared.Txn, error)) (volume.SharedVolume, error) {
+	who, err := s.Asker()
+	if err != nil {
+		return volume.SharedVolume{}, s.cannotLook(v.ID, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, decideWithin)
+	defer cancel()
+
+	changed, doubt := false, false
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(s.Node, v)})
+	for tries := 0; tries < mostTries || changed; tries++ {
+		if err != nil {
+			s.noteError(err)
+			return volume.SharedVolume{}, s.cannotLook(v.ID, err)
+		}
+
+		place, err2 := shared.ParsePlace(s.Node, v, res.Reads)
+		if err2 != nil {
+			return volume.SharedVolume{}, err2
+		}
+		place.Attaches, place.Doubt = s.attaches, doubt
+
+		var txn shared.Txn
+		if !changed {
+			if txn, err2 = by(who, place); err2 != nil {
+				s.noteError(err2)
+				return place.Shown(), err2
+			}
+		}
+		if len(txn.Then) == 0 {
+			return place.Shown(), s.refresh(ctx, place)
+		}
+
+		res, err = shared.DoSure(ctx, s.Store, txn)
+		doubt = doubt || res.Repeated
+		if err == nil && res.Done {
+			changed = true
+			res, err = s.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(s.Node, v)})
+		}
+	}
+
+	return volume.SharedVolume{}, volume.Errorf(volume.ErrRefused, "volume %q is changed by other hosts all the time", v.ID)
+}

@@ -82,6 +82,8 @@ func (s *scopes) checkOwn(ctx context.Context, r volume.Record) error {
 		return s.cannotLook(id, err)
 	case err != nil:
 		return nil
+	case !p.Volume.Exists() && r.Rescoping && !r.Held():
+		return s.keepUnused(ctx, r)
 	case !p.Volume.Exists():
 		return s.keepOwn(ctx, r)
 	case sameVolume(p, r.Volume):
@@ -91,6 +93,18 @@ func (s *scopes) checkOwn(ctx context.Context, r volume.Record) error {
 	default:
 		return p.Elsewhere(shared.Asker{Node: s.Node})
 	}
+}
+
+// keepUnused is keepOwn for a volume that this host does not use. Another host may have taken the volume
+// out of the cluster since the interruption, so all hosts are asked first.
+func (s *scopes) keepUnused(ctx context.Context, r volume.Record) error {
+	question, err := s.Ask(ctx, r.Volume)
+	if err != nil {
+		return volume.Errorf(volume.ErrRefused, "a change of the scope of volume %q was interrupted, and it is not clear which host has the volume now: %v", r.Volume.ID, err).
+			WithHint("start the agents of all hosts. If another host has the volume, run here: volctl volume deregister")
+	}
+	s.EndQuestion(ctx, r.Volume, question)
+	return s.keepOwn(ctx, r)
 }
 
 // keepOwn records that a volume belongs to this host alone, after a share or unshare was interrupted.

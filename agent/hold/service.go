@@ -17,6 +17,7 @@
 //	step.go         Steps: the steps of a volume that need the cluster
 //	definitions.go  Definitions: the definitions of all shared volumes, for package provision
 //	share.go        Definitions: volumes that change between the scopes host and shared
+//	questions.go    the questions of this host to all others
 //	publish.go      publisher: the plugins of this host, for the other hosts
 //	nodeids.go      the CSI node ids of this host's plugins
 //	status.go       what this host tells people about itself

@@ -102,6 +102,35 @@ func TestShareSilent(t *testing.T) {
 	}
 }
 
+// TestUnsharedElsewhere interrupts an unshare on one host, and unshares the volume on another one. The
+// first host does not use the storage after that, and says why.
+func TestUnsharedElsewhere(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "a", "b")
+	a, b := s.nodes["a"], s.nodes["b"]
+	a.own()
+	must(t)(a.Share(t.Context(), "data", false))
+	a.interrupt(memory.Unreachable, false)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := a.unshareOnce(ctx); err == nil {
+		t.Fatal("the interrupted unshare succeeds")
+	}
+	if err := b.unshareOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	a.store.SetFaults(nil)
+	s.await("the cluster", func() bool { return a.holds.Cluster(volume.Record{}).Away == "" })
+	want(t, "a claim of the first host", a.holds.Fetch(t.Context(), "data"), volume.ErrRefused, `not clear which host has the volume now`)
+	if r, _ := a.Volume("data"); !r.Rescoping {
+		t.Errorf("the first host keeps the volume: %+v", r)
+	}
+	if r, _ := b.Volume("data"); r.Rescoping || r.Volume.Shared {
+		t.Errorf("the second host does not have the volume: %+v", r)
+	}
+}
+
 // TestShareInterrupted stops a share and an unshare after each of their steps. The volume then has one
 // scope in the cluster and on the host, and the command can be repeated.
 func TestShareInterrupted(t *testing.T) {

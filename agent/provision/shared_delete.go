@@ -81,10 +81,14 @@ func (s *remover) callDeleteShared(ctx context.Context, v volume.SharedVolume) e
 		return err
 	}
 
+	// The definition keeps the intent while an earlier delete, also one of another host, may have had an
+	// effect.
+	resumed := v.Volume.Provision == volume.Deleting
 	begun, err := s.Cluster.BeginCall(ctx, c, func(had volume.SharedVolume, ok bool) (volume.Volume, error) {
 		if !ok || had.Operation != v.Operation || had.Volume.ExternalID != v.Volume.ExternalID {
 			return had.Volume, noVolume(id)
 		}
+		resumed = resumed || had.Volume.Provision == volume.Deleting
 		had.Volume.Provision = volume.Deleting
 		return had.Volume, nil
 	})
@@ -92,8 +96,6 @@ func (s *remover) callDeleteShared(ctx context.Context, v volume.SharedVolume) e
 		return err
 	}
 
-	// The definition keeps the intent while an earlier delete may have had an effect.
-	resumed := v.Volume.Provision == volume.Deleting
 	err = call.Run(ctx, p, call.DeleteVolumeRequest{ExternalID: begun.Volume.ExternalID, Secrets: secrets})
 	ctx = context.WithoutCancel(ctx)
 	switch {
