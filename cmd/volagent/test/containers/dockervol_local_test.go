@@ -90,12 +90,18 @@ func TestRuntimeKilledInGet(t *testing.T) {
 	if out, err := s.create(data, "plugin=local"); err != nil {
 		t.Fatal(out)
 	}
-	s.Kill() // the restart makes docker open a new connection
-	s.Start("local")
-	before := s.connections()
-	stopped := s.Cmd.Process
-	s.Must(stopped.Signal(syscall.SIGSTOP))
-	t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // the process may have ended
+	// The restart makes docker open a new connection. A request of another test may have opened one
+	// before the agent was stopped, and docker would use that one again.
+	before := 0
+	s.Await("an agent without a connection", func() bool {
+		s.Kill()
+		s.Start("local")
+		stopped := s.Cmd.Process
+		s.Must(stopped.Signal(syscall.SIGSTOP))
+		t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // the process may have ended
+		before = s.connections()
+		return before == 1
+	})
 	var out string
 	ended := make(chan error, 1)
 	go func() {
