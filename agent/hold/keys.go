@@ -16,15 +16,23 @@ type keys struct {
 	lag    lag
 }
 
-// read reads the keys about a volume.
-func (s *keys) read(ctx context.Context, id string) (shared.Situation, error) {
+// get reads keys, and notices a store that has gone back or does not answer.
+func (s *keys) get(ctx context.Context, reads []shared.Op) (shared.Result, error) {
 	seen := s.seenRevision()
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.Reads(s.Node, id)})
+	res, err := s.Store.Do(ctx, shared.Txn{Then: reads})
 	if err == nil {
 		err = s.noteRevision(res.Revision, seen)
 	}
 	if err != nil {
 		s.noteError(err)
+	}
+	return res, err
+}
+
+// read reads the keys about a volume.
+func (s *keys) read(ctx context.Context, id string) (shared.Situation, error) {
+	res, err := s.get(ctx, shared.Reads(s.Node, id))
+	if err != nil {
 		return shared.Situation{}, err
 	}
 	return shared.ParseSituation(s.Node, id, res)
@@ -71,13 +79,8 @@ func (s *keys) Find(ctx context.Context, id string) (v volume.Volume, ok bool, e
 
 // readPlace reads the keys that decide about a definition.
 func (s *keys) readPlace(ctx context.Context, v volume.Volume) (shared.Place, error) {
-	seen := s.seenRevision()
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.PlaceReads(s.Node, v)})
-	if err == nil {
-		err = s.noteRevision(res.Revision, seen)
-	}
+	res, err := s.get(ctx, shared.PlaceReads(s.Node, v))
 	if err != nil {
-		s.noteError(err)
 		return shared.Place{}, err
 	}
 	return shared.ParsePlace(s.Node, v, res.Reads)

@@ -60,8 +60,8 @@ func (s *keys) awaitAnswers(ctx context.Context, q shared.Question) error {
 			return err
 		}
 		if wait.Err() != nil {
-			return volume.Errorf(volume.ErrRefused, "cannot share volume %q: host %s has not answered whether it uses external_id %q of driver %s on its own",
-				q.Volume, strings.Join(silent, ", host "), q.ExternalID, q.Driver).
+			return volume.Errorf(volume.ErrRefused, "host %s has not answered whether it uses external_id %q of driver %s on its own",
+				strings.Join(silent, ", host "), q.ExternalID, q.Driver).
 				WithHint("start the agent there, or share the volume without the answers: %s", suggest.Command("volctl volume share %s --force", q.Volume))
 		}
 
@@ -80,8 +80,8 @@ func missingAnswers(q shared.Question, nodes, answers []shared.KV) (silent []str
 			return nil, err
 		}
 		if a.Value.Volume != "" {
-			return nil, volume.Errorf(volume.ErrRefused, "cannot share volume %q: host %q uses the same external_id %q of driver %s as its own volume %q",
-				q.Volume, node, q.ExternalID, q.Driver, a.Value.Volume).WithHint("deregister the volume on that host first")
+			return nil, volume.Errorf(volume.ErrRefused, "host %q uses the same external_id %q of driver %s as its own volume %q",
+				node, q.ExternalID, q.Driver, a.Value.Volume).WithHint("deregister the volume on that host first")
 		}
 		given[node] = true
 	}

@@ -18,14 +18,12 @@ type Absence struct {
 	host string
 }
 
-// Preventer returns a host that keeps the asking host from the volume: the executor of the call in flight,
-// the holder, or another user. It returns an empty text if there is no such host.
+// Preventer returns a host whose hold keeps the asking host from the volume: the holder, or another user.
+// A call in flight is no hold, because another host ends the call of a host that is gone. Preventer returns
+// an empty text if there is no such host.
 func (s Situation) Preventer(node string) string {
-	switch {
-	case s.Hold.Exists():
-		return "" // the asking host waits for its own earlier hold
-	case s.Call.Exists():
-		return s.Call.Value.Executor
+	if s.Hold.Exists() || s.Call.Exists() {
+		return "" // the asking host waits for the end of its own earlier hold, or of the call
 	}
 	if use := s.Use.Value; use.Holder != "" {
 		return use.Holder

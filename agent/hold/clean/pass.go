@@ -40,8 +40,15 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	c.live = len(live)
 	c.mu.Unlock()
 
-	if suspended, err := c.suspended(ctx); err != nil || suspended {
-		return c.retry(), err
+	suspended, err := c.suspended(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if suspended && c.Elected() {
+		return c.retry(), nil // the others make a pass when the elected host asks for one
+	}
+	if suspended {
+		return 0, nil
 	}
 
 	seen := map[string]bool{}

@@ -35,7 +35,7 @@ func TestCopiedHost(t *testing.T) {
 		newMachine bool
 		early      bool // the copy is made before the claim
 		old        bool // the agent of the original is restarted after the copy
-		empty      bool // the copy has not the state of the agent
+		empty      bool // the copy has no state of the agent
 	}{
 		{name: "a virtual machine", dmi: twin.ProductUUID, words: "its DMI product UUID differs"},
 		{name: "a virtual machine without DMI", words: `the CSI node id of plugin "san" on host "h1" was "h1", and is now "h3"`},

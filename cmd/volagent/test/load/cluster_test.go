@@ -199,8 +199,8 @@ func (r *clusterRig) second(rounds int) {
 	awaitQuiet(r.T, r.etcd)
 	now, after := r.etcd.Requests(), r.transactions()
 	told := after["host"] - before["host"] // the status of the host for people, at most once a second
-	const each = 2                         // the tap sees the write of a status, and not the read before it
-	sent := now["Txn"] + now["Range"] - was["Txn"] - was["Range"] - each*told
+	const requests = 2                     // of one status: the tap sees the write, and not the read before it
+	sent := now["Txn"] + now["Range"] - was["Txn"] - was["Range"] - requests*told
 	counted(r.T, "second claim of a shared volume on a host, requests", float64(sent), 0, "%d for %d claims, none allowed (%d times the status of the host)", sent, rounds, told)
 	r.etcd.Stop(0)
 	without := measure()
