@@ -29,6 +29,7 @@ import (
 	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/hold/clean"
+	"github.com/volagent/volagent/agent/hold/fence"
 	"github.com/volagent/volagent/agent/hold/task"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/owndir"
@@ -106,6 +107,7 @@ type Agent struct {
 	holds        *hold.Service
 	tasks        *task.Service
 	cleaner      *clean.Cleaner
+	fencer       *fence.Fencer
 	box          *secret.Box
 
 	// These fields belong to the sockets and servers.

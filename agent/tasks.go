@@ -1,15 +1,18 @@
 package agent
 
 import (
+	"context"
 	"path/filepath"
 	"time"
 
 	"github.com/volagent/volagent/agent/hold/clean"
+	"github.com/volagent/volagent/agent/hold/fence"
 	"github.com/volagent/volagent/agent/hold/task"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -28,9 +31,14 @@ func (a *Agent) connectTasks(store shared.Store) error {
 		Box: box, PeersChanged: a.wakeShared, Overtaken: func(id, node, nodeID string, wait time.Duration) { a.cleaner.Overtaken(id, node, nodeID, wait) },
 		Log: a.log.Named("cluster"),
 	})
+	a.fencer = fence.New(fence.Options{
+		Store: store, Node: a.node.ID, View: func(v volume.Volume) plugin.View { return a.tasks.Borrow(v, a.plugins.View(v.PluginID)) },
+		Plugin: a.forStep, Secrets: a.secrets.Of, Published: func(ctx context.Context, v volume.Volume) ([]string, bool, error) { return a.cleaner.Published(ctx, v) },
+		Hooks: a.fenceHooks(), Wake: func() { a.cleaner.Wake() }, Events: a.events.Add, Log: a.log.Named("cluster"),
+	})
 	a.cleaner = clean.New(clean.Options{
 		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,
-		Log: a.log.Named("cluster"),
+		Fencer: a.fencer, Log: a.log.Named("cluster"),
 	})
 	a.changes.subscribe(func(supervisor.Change) { a.holds.PluginsChanged() })
 	return nil

@@ -47,6 +47,9 @@
 //	POST   /v1/node/undrain                   Undrained
 //	GET    /v1/nodes                          []ClusterHost
 //	GET    /v1/nodes/{id}                     ClusterHost
+//	POST   /v1/nodes/{id}/fence               FenceRequest → Fenced
+//	POST   /v1/nodes/{id}/unfence             → Unfenced
+//	POST   /v1/nodes/{id}/fence-test          FenceTestRequest → FenceTested
 //	POST   /v1/nodes/{id}/replace             ReplaceRequest → Replaced
 //	GET    /v1/state/backup                   the state, as a file; for callers with write permission
 //	POST   /v1/state/restore                  the file of a backup → Restore   ?dry_run=true

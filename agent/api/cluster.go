@@ -73,9 +73,40 @@ type ClusterHost struct {
 	Plugins     []ClusterPlugin `json:"plugins"`
 	HoldCount   int             `json:"hold_count"`
 
-	// Holds and Calls are set only in an answer about a single host.
+	// Quarantined are the volumes that the host has lost in a fencing, and that it still has mounted.
+	Quarantined []string `json:"quarantined,omitempty"`
+
+	// Holds, Calls and Proof are set only in an answer about a single host. Proof is set if the host is
+	// being fenced or replaced, or was fenced and has not registered since then.
 	Holds []Hold        `json:"holds,omitempty"`
 	Calls []ClusterCall `json:"calls,omitempty"`
+	Proof *FenceProof   `json:"proof,omitempty"`
+}
+
+// FenceProof is the proof that a host cannot write any more.
+type FenceProof struct {
+	Kind   string    `json:"kind"` // detach, hook, person, returned or replaced
+	Who    string    `json:"who"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
+
+	Drops []FenceDrop `json:"drops,omitempty"` // the volumes that were taken from the host
+	Hooks []FenceHook `json:"hooks,omitempty"` // the hooks that were asked, also those without success
+}
+
+// FenceDrop is a volume that was taken from a host.
+type FenceDrop struct {
+	Volume string    `json:"volume"`
+	Kind   string    `json:"kind"` // as in FenceProof
+	By     string    `json:"by"`   // the host that has done it
+	At     time.Time `json:"at"`
+}
+
+// FenceHook is a hook that was asked to switch a host off.
+type FenceHook struct {
+	Name string    `json:"name"`
+	By   string    `json:"by"` // the host on which the hook ran
+	At   time.Time `json:"at"`
 }
 
 // ClusterPlugin is a plugin of a host.
@@ -101,6 +132,35 @@ type NodeCluster struct {
 	Incarnation uint64   `json:"incarnation,omitempty"` // 0 until the host is registered
 	Holds       int      `json:"holds"`
 	Pending     []string `json:"pending,omitempty"` // the work that waits for the cluster
+}
+
+// FenceRequest states that a host is switched off.
+type FenceRequest struct {
+	Reason string `json:"reason"`
+}
+
+// Fenced is the result of a fencing by a person.
+type Fenced struct {
+	Host  string     `json:"host"`
+	Proof FenceProof `json:"proof"`
+	Taken []string   `json:"taken"` // the volumes that other hosts waited for, and that were taken from the host
+}
+
+// Unfenced is the result of the end of a fencing.
+type Unfenced struct {
+	Host  string   `json:"host"`
+	Hooks []string `json:"hooks"` // the hooks that gave the host its access back
+}
+
+// FenceTestRequest asks the fence hooks about a host.
+type FenceTestRequest struct {
+	Off bool `json:"off,omitempty"` // also switch the host off
+}
+
+// FenceTested contains the answers of the fence hooks.
+type FenceTested struct {
+	Host    string   `json:"host"`
+	Answers []string `json:"answers"`
 }
 
 // ReplaceRequest asks to replace a host whose machine is gone.

@@ -35,6 +35,24 @@ func (c *Client) Host(ctx context.Context, id string) (*api.ClusterHost, error) 
 	return get[api.ClusterHost](ctx, c, call{method: http.MethodGet, path: []string{"nodes", id}})
 }
 
+// FenceHost states that a host is switched off. Other hosts can then take over its volumes. It is refused
+// while the host is alive.
+func (c *Client) FenceHost(ctx context.Context, id, reason string) (*api.Fenced, error) {
+	return get[api.Fenced](ctx, c, call{method: http.MethodPost, path: []string{"nodes", id, "fence"}, body: api.FenceRequest{Reason: reason}})
+}
+
+// UnfenceHost gives a host its access to the storage back. It is refused while the host may have volumes
+// mounted that it has lost.
+func (c *Client) UnfenceHost(ctx context.Context, id string) (*api.Unfenced, error) {
+	return get[api.Unfenced](ctx, c, call{method: http.MethodPost, path: []string{"nodes", id, "unfence"}})
+}
+
+// TestFence asks the fence hooks of the agent's host about another host. If off is set, they also switch
+// the host off. That is refused while the host holds shared volumes.
+func (c *Client) TestFence(ctx context.Context, id string, off bool) (*api.FenceTested, error) {
+	return get[api.FenceTested](ctx, c, call{method: http.MethodPost, path: []string{"nodes", id, "fence-test"}, body: api.FenceTestRequest{Off: off}})
+}
+
 // ReplaceHost drops the holds of a host whose machine is gone. It is refused while the host is alive.
 func (c *Client) ReplaceHost(ctx context.Context, id, reason string) (*api.Replaced, error) {
 	return get[api.Replaced](ctx, c, call{method: http.MethodPost, path: []string{"nodes", id, "replace"}, body: api.ReplaceRequest{Reason: reason}})

@@ -35,6 +35,20 @@ func getHost(s *Server, r *request) action {
 	return func() (any, error) { return s.o.Cluster.Host(r.Context(), r.PathValue("id")) }
 }
 
+func fenceHost(s *Server, r *request) action {
+	req := body[api.FenceRequest](r)
+	return func() (any, error) { return s.o.Cluster.Fence(r.Context(), r.by, r.PathValue("id"), req) }
+}
+
+func unfenceHost(s *Server, r *request) action {
+	return func() (any, error) { return s.o.Cluster.Unfence(r.Context(), r.by, r.PathValue("id")) }
+}
+
+func testFence(s *Server, r *request) action {
+	req := body[api.FenceTestRequest](r)
+	return func() (any, error) { return s.o.Cluster.FenceTest(r.Context(), r.by, r.PathValue("id"), req) }
+}
+
 func replaceHost(s *Server, r *request) action {
 	req := body[api.ReplaceRequest](r)
 	return func() (any, error) { return s.o.Cluster.Replace(r.Context(), r.by, r.PathValue("id"), req) }

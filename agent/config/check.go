@@ -28,6 +28,7 @@ func (c *Config) check(file configFile) error {
 		{"socket", c.checkSocket},
 		{"socket_group", func() error { _, err := listen.GroupID(c.SocketGroup); return err }},
 		{"plugin_dir", func() error { return absolute("plugin_dir", &c.PluginDir) }},
+		{"fence_dir", func() error { return absolute("fence_dir", &c.FenceDir) }},
 		{"volumes_dir", func() error { return absolute("volumes_dir", &c.VolumesDir) }},
 		{"node_id", c.checkNodeID},
 		{"log_level", c.checkLogLevel},

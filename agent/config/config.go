@@ -26,6 +26,7 @@ type Config struct {
 	// as root.
 	SocketGroup string `mapstructure:"socket_group"`
 	PluginDir   string `mapstructure:"plugin_dir"`
+	FenceDir    string `mapstructure:"fence_dir"` // the directory of the hooks that switch hosts off
 	VolumesDir  string `mapstructure:"volumes_dir"`
 	NodeID      string `mapstructure:"node_id"` // default: the host name at the first start
 	LogLevel    string `mapstructure:"log_level"`
@@ -66,6 +67,7 @@ var settings = []setting{
 	{"socket", "", "path of the API socket (default <runtime-dir>/volagent.sock)", true},
 	{"socket_group", "root", "group that owns the socket; its members are root-equivalent", false},
 	{"plugin_dir", "/etc/volagent/plugins.d", "directory of plugin files", true},
+	{"fence_dir", "/etc/volagent/fence.d", "directory of hooks that switch other hosts off", true},
 	{"volumes_dir", "/etc/volagent/volumes.d", "directory of volume files that the agent registers at start", true},
 	{"node_id", "", "CSI node id (default the host name at the first start)", true},
 	{"log_level", "info", "log level: trace, debug, info, warn or error", true},
@@ -102,7 +104,7 @@ func (c *Config) Logger(w io.Writer) hclog.Logger {
 func (c *Config) Describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
-		{"plugin_dir", c.PluginDir}, {"volumes_dir", c.VolumesDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
+		{"plugin_dir", c.PluginDir}, {"fence_dir", c.FenceDir}, {"volumes_dir", c.VolumesDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
 		{"stats_interval", c.StatsInterval}, {"events_keep", c.EventsKeep}, {"metrics_address", c.MetricsAddress}, {"docker_socket", c.DockerSocket},
 	} {
 		if _, err := fmt.Fprintf(w, "%s: %q\n", kv[0], kv[1]); err != nil {

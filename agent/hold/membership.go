@@ -40,6 +40,11 @@ type membership struct {
 	// in the present epoch. It is zero if all holds are written.
 	settleAt time.Time
 
+	// fencedAt is when this host has first seen that it is fenced. It is zero if it is not.
+	fencedAt time.Time
+
+	quarantined bool // the cluster shows that this host has volumes mounted that it has lost
+
 	compare bool          // the next check of the registration also compares the holds
 	again   chan struct{} // asks Run to register again
 	calls   atomic.Int64  // the announced controller calls in flight of this host

@@ -20,10 +20,6 @@ const (
 	renewEvery = 5 * time.Second
 )
 
-// awayFor is how long a host whose agent was stopped in order is expected back. In this time, no
-// other host takes over its volumes automatically.
-const awayFor = 5 * time.Minute
-
 // retries are the pauses between two registrations that failed.
 var retries = backoff.Delays{First: 200 * time.Millisecond, Last: 5 * time.Second}
 
@@ -73,6 +69,9 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		Node: s.Node, Boot: s.Boot, Machine: s.Machine, DataDir: s.DataDir, Member: s.remembered(), StoreID: store,
 		Registration: rand.Text(), Now: time.Now().UTC(),
 	}
+	if self.Undone, self.Quarantined, err = s.returnFenced(ctx); err != nil {
+		return 0, err
+	}
 	forgotten, err := s.checkAccepted(ctx, self)
 	if err != nil {
 		return 0, err // a refused host tries again every few seconds, and writes nothing for that
@@ -104,7 +103,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 	}
 
 	s.mu.Lock()
-	s.lease, s.seen = lease, a.Revision
+	s.lease, s.seen, s.quarantined = lease, a.Revision, len(self.Quarantined) > 0
 	clear(s.cached)
 	s.mu.Unlock()
 
@@ -262,10 +261,11 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 
 	s.mu.Lock()
 	who, compare, seen := s.who, s.compare || s.away != "", s.seen
+	quarantined := s.quarantined
 	unsettled := !s.settleAt.IsZero() && time.Now().After(s.settleAt)
 	s.mu.Unlock()
 	older := revision < seen // after a restore of etcd, or on a member that lags behind
-	if !asked && !compare && !older && !unsettled {
+	if !asked && !compare && !older && !unsettled && !quarantined {
 		return nil
 	}
 
@@ -281,6 +281,9 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 	}
 	s.setSuspended(a.Meta.Value)
 	if err := s.compareDrain(ctx, a, who); err != nil {
+		return err
+	}
+	if err := s.compareQuarantine(ctx, a, who); err != nil {
 		return err
 	}
 	if unsettled {
@@ -338,7 +341,7 @@ func (s *Service) Leave(ctx context.Context) error {
 		}
 
 		now := time.Now().UTC()
-		txn, lerr := a.Leave(who, now, now.Add(awayFor))
+		txn, lerr := a.Leave(who, now, now.Add(shared.AwayFor))
 		if lerr != nil {
 			return lerr
 		}

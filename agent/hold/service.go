@@ -10,6 +10,7 @@
 //	scopes.go       scopes: whether a volume belongs to this host or to the cluster
 //	compare.go      ownHolds: the holds of this host, in its records and in the cluster
 //	restore.go      a store that was restored from a backup
+//	fenced.go       the return of this host after a fencing
 //	trust.go        holds that this host uses while the store is silent
 //	follow.go       follower: changes in the cluster that concern this host
 //	notice.go       changed definitions, and the questions of other hosts
@@ -139,7 +140,7 @@ func New(o Options) *Service {
 	}
 	own := &ownHolds{scopes: &scopes{keys: k, moving: map[string]bool{}}, ending: map[string]string{}, strays: map[string]bool{}}
 	return &Service{
-		ownHolds: own, waits: &waits{keys: k, waiting: map[string]context.CancelFunc{}},
+		ownHolds: own, waits: &waits{keys: k, waiting: map[string]context.CancelFunc{}, wanted: map[string]bool{}},
 		follower:  &follower{ownHolds: own},
 		publisher: &publisher{ownHolds: own, plugins: make(chan struct{}, 1), changed: make(chan struct{}, 1)},
 	}

@@ -78,7 +78,7 @@ func (s Steps) acquire(ctx context.Context, r volume.Record, p plugin.View) volu
 			s.adoptHold(ctx, id, h.Operation, sit.Hold.Value)
 		}
 		if out.Err.Code == volume.CodeHeld {
-			s.waits.noteAbsence(ctx, sit, out.Err)
+			s.waits.noteAbsence(ctx, sit, id, out.Err)
 			s.waits.await(id, ask)
 		}
 		return out
@@ -148,7 +148,7 @@ func (s Steps) announced(ctx context.Context, r volume.Record, a volume.Action, 
 	}
 
 	announced := shared.AnnouncedCall{
-		Asker: who, Operation: r.Node.Hold.Operation, Call: a.Kind, Target: s.Node, NodeID: a.NodeID, Deadline: p.ControllerTimeout, Now: time.Now().UTC(),
+		Asker: who, Operation: r.Node.Hold.Operation, Call: a.Kind, Target: s.Node, NodeID: a.NodeID, Deadline: p.ControllerTimeout, Mounted: r.Mounted(), Now: time.Now().UTC(),
 	}
 	if !s.justAdmitted(r, a, announced) {
 		_, err := s.decide(ctx, r.Volume.ID, func(sit shared.Situation) (shared.Txn, error) { return sit.BeginAttachmentCall(announced) })

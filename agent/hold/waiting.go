@@ -19,6 +19,7 @@ type waits struct {
 	*keys
 
 	waiting map[string]context.CancelFunc
+	wanted  map[string]bool // the volumes for which the cluster shows that this host waits
 }
 
 // await wakes a volume when another host changes its hold or ends its call. It does nothing if the
@@ -36,20 +37,61 @@ func (s *waits) await(id string, ask shared.Ask) {
 	go s.awaitChange(ctx, id, ask)
 }
 
-// noteAbsence adds to the error of a volume that waits for another host whether that host is alive. The
-// error stays as it is if the store does not answer.
-func (s *waits) noteAbsence(ctx context.Context, sit shared.Situation, held *volume.CallError) {
+// noteAbsence adds to the error of a volume that waits for another host whether that host is alive. If it is
+// not, noteAbsence says in the cluster that this host waits, so that the volume is taken over. The error
+// stays as it is if the store does not answer.
+func (s *waits) noteAbsence(ctx context.Context, sit shared.Situation, id string, held *volume.CallError) {
 	host := sit.Preventer(s.Node)
 	if host == "" || host == s.Node {
 		return
 	}
-	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.AbsenceReads(host)})
+	res, err := s.Store.Do(ctx, shared.Txn{Then: shared.AbsenceReads(s.Node, host, id)})
 	if err != nil {
 		return
 	}
-	if a, err := shared.ParseAbsence(host, res.Reads); err == nil {
-		a.Explain(held, time.Now().UTC())
+	a, err := shared.ParseAbsence(s.Node, host, id, res.Reads)
+	if err != nil {
+		return
 	}
+
+	a.Explain(held, time.Now().UTC())
+	s.mu.Lock()
+	lease := s.lease
+	s.mu.Unlock()
+	txn := a.Want(lease, time.Now().UTC())
+	if len(txn.Then) == 0 {
+		return
+	}
+	if res, err := s.Store.Do(ctx, txn); err == nil && !res.Done {
+		return // the host is back, or the next try of the claim repeats it
+	}
+	s.mu.Lock()
+	s.wanted[id] = true
+	s.mu.Unlock()
+}
+
+// unwant says in the cluster that this host does not wait for a volume any more. If it cannot, the key ends
+// with the lease of this host.
+func (s *waits) unwant(id string) {
+	ctx, cancel := context.WithTimeout(s.running, unwantWithin)
+	defer cancel()
+	_, _ = s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Delete(shared.WantedKey(id, s.Node))}})
+}
+
+// unwantWithin limits unwant.
+const unwantWithin = 5 * time.Second
+
+// preventerGone reports whether the host that prevents the admission is gone, and the cluster does not show
+// yet that this host waits for the volume.
+func (s *waits) preventerGone(ctx context.Context, host, id string) bool {
+	s.mu.Lock()
+	wanted := s.wanted[id]
+	s.mu.Unlock()
+	if host == "" || wanted {
+		return false
+	}
+	page, err := s.Store.Range(ctx, shared.Span{Key: shared.LiveKey(host)}, 1, 0)
+	return err == nil && len(page.KVs) == 0
 }
 
 // stopAwaiting ends the wait for another host.
@@ -61,10 +103,15 @@ func (s *waits) stopAwaiting(id string) {
 		cancel()
 		delete(s.waiting, id)
 	}
+	if s.wanted[id] {
+		delete(s.wanted, id)
+		go s.unwant(id)
+	}
 }
 
-// awaitChange waits until the cluster would admit the host, and then wakes the volume. A change that
-// still prevents the admission wakes nothing.
+// awaitChange waits until the cluster would admit the host, and then wakes the volume. It also wakes the
+// volume when the host that prevents the admission is gone. Any other change that still prevents the
+// admission wakes nothing.
 func (s *waits) awaitChange(ctx context.Context, id string, ask shared.Ask) {
 	keys := []shared.Span{{Key: shared.UseKey(id)}, {Key: shared.CallKey(id)}, {Key: shared.VolumeKey(id)}, {Key: shared.MetaKey}}
 	for ctx.Err() == nil {
@@ -75,12 +122,13 @@ func (s *waits) awaitChange(ctx context.Context, id string, ask shared.Ask) {
 		}
 
 		var held *volume.CallError
-		if _, err := sit.Admit(ask); !errors.As(err, &held) {
+		host := sit.Preventer(s.Node)
+		if _, err := sit.Admit(ask); !errors.As(err, &held) || s.preventerGone(ctx, host, id) {
 			s.endAwaiting(ctx, id)
 			s.Wake(id) // the host is admitted, or the reason has changed
 			return
 		}
-		s.awaitEvent(ctx, keys, sit.Revision+1)
+		s.awaitEvent(ctx, append(keys[:len(keys):len(keys)], shared.Span{Key: shared.LiveKey(host)}), sit.Revision+1)
 		backoff.Pause(ctx, rand.N(wakeWithin))
 	}
 }

@@ -128,7 +128,26 @@ func (s *Service) Host(ctx context.Context, name string) (shared.HostView, error
 		}
 	}
 
+	if v.Node.State == shared.NodeFencing || v.Node.State == shared.NodeFenced {
+		if v.Proof, err = s.proofOf(ctx, name, v.Node.Incarnation); err != nil {
+			return v, s.unreadable("host "+name, err)
+		}
+	}
+
 	v.HoldCount = len(v.Holds)
 	v.Calls, err = s.callsOf(ctx, name)
 	return v, err
+}
+
+// proofOf returns the proof that a host with an incarnation cannot write, or nil.
+func (s *Service) proofOf(ctx context.Context, name string, incarnation uint64) (*shared.Proof, error) {
+	reads, err := s.read(ctx, shared.Get(shared.FencedKey(name, incarnation)))
+	if err != nil {
+		return nil, err
+	}
+	p, err := first[shared.Proof](reads[0])
+	if err != nil || !p.Exists() {
+		return nil, err
+	}
+	return &p.Value, nil
 }

@@ -1,9 +1,11 @@
-// Package overview reads a cluster for people: its shared volumes, its hosts, and their holds. It reads from the store on demand and page by page, and keeps nothing. It also carries out
-// the replacement of a host.
+// Package overview reads a cluster for people: its shared volumes, its hosts, and their holds. It reads from
+// the store on demand and page by page, and keeps nothing. It also carries out what a person decides about a
+// host: its fencing and its replacement.
 //
 //	overview.go  Service, and the reads in pages
 //	volumes.go   the shared volumes with their holds
 //	hosts.go     the hosts
+//	fence.go     the statement of a person that a host is switched off, and its end
 //	replace.go   the replacement of a host whose machine is gone
 package overview
 
@@ -32,8 +34,14 @@ type Service struct {
 	Member    Membership
 	Now       func() time.Time
 
-	// Replaced is called after a replacement. The attachments of the replaced host must then end.
+	// Replaced is called after a replacement or a fencing. The attachments of the host must then end.
 	Replaced func()
+
+	// TakeProven drops the holds of a host that is proven off and that other hosts wait for. It returns
+	// their volumes.
+	TakeProven func(ctx context.Context, who shared.Asker, host string) []string
+
+	Hooks Hooks
 }
 
 // readWithin limits a read for a person. If the store has just become unreachable, the answer must

@@ -20,6 +20,9 @@ type Overview interface {
 	Hosts(ctx context.Context) ([]shared.HostView, error)
 	Host(ctx context.Context, name string) (shared.HostView, error)
 	Replace(ctx context.Context, host, who, reason string) (dropped []string, err error)
+	Fence(ctx context.Context, host, who, reason string) (p shared.Proof, taken []string, err error)
+	Unfence(ctx context.Context, host string) (hooks []string, err error)
+	FenceTest(ctx context.Context, host string, off bool) (answers []string, err error)
 }
 
 // Cluster answers requests about the cluster of this host. Without a configured cluster, overview is
@@ -196,6 +199,58 @@ func (c Cluster) Replace(ctx context.Context, by Caller, host string, req api.Re
 	return api.Replaced{Host: host, Dropped: append([]string{}, dropped...)}, asAPI(err)
 }
 
+// Fence records that a host is switched off.
+func (c Cluster) Fence(ctx context.Context, by Caller, host string, req api.FenceRequest) (api.Fenced, error) {
+	if err := by.CheckWrite(); err != nil {
+		return api.Fenced{}, err
+	}
+	if err := c.check(); err != nil {
+		return api.Fenced{}, err
+	}
+
+	p, taken, err := c.overview.Fence(ctx, host, fmt.Sprintf("uid %d on host %s", by.UID, c.self), req.Reason)
+	if err != nil {
+		return api.Fenced{}, asAPI(err)
+	}
+	return api.Fenced{Host: host, Proof: toProof(p), Taken: append([]string{}, taken...)}, nil
+}
+
+// Unfence gives a host its access to the storage back.
+func (c Cluster) Unfence(ctx context.Context, by Caller, host string) (api.Unfenced, error) {
+	if err := by.CheckWrite(); err != nil {
+		return api.Unfenced{}, err
+	}
+	if err := c.check(); err != nil {
+		return api.Unfenced{}, err
+	}
+	hooks, err := c.overview.Unfence(ctx, host)
+	return api.Unfenced{Host: host, Hooks: append([]string{}, hooks...)}, asAPI(err)
+}
+
+// FenceTest asks the fence hooks of this host about another host.
+func (c Cluster) FenceTest(ctx context.Context, by Caller, host string, req api.FenceTestRequest) (api.FenceTested, error) {
+	if err := by.CheckWrite(); err != nil {
+		return api.FenceTested{}, err
+	}
+	if err := c.check(); err != nil {
+		return api.FenceTested{}, err
+	}
+	answers, err := c.overview.FenceTest(ctx, host, req.Off)
+	return api.FenceTested{Host: host, Answers: append([]string{}, answers...)}, asAPI(err)
+}
+
+// toProof describes a proof.
+func toProof(p shared.Proof) api.FenceProof {
+	out := api.FenceProof{Kind: string(p.Kind), Who: p.Who, Reason: p.Reason, At: p.At}
+	for _, d := range p.Drops {
+		out.Drops = append(out.Drops, api.FenceDrop{Volume: d.Volume, Kind: string(d.Kind), By: d.By, At: d.At})
+	}
+	for _, h := range p.Hooks {
+		out.Hooks = append(out.Hooks, api.FenceHook{Name: h.Name, By: h.By, At: h.At})
+	}
+	return out
+}
+
 // host describes a host.
 func (c Cluster) host(v shared.HostView) api.ClusterHost {
 	out := api.ClusterHost{
@@ -204,6 +259,11 @@ func (c Cluster) host(v shared.HostView) api.ClusterHost {
 	}
 	if v.State == shared.HostAway {
 		out.Until = v.Node.Until
+	}
+	out.Quarantined = v.Node.Quarantined
+	if v.Proof != nil {
+		p := toProof(*v.Proof)
+		out.Proof = &p
 	}
 	for _, id := range slices.Sorted(maps.Keys(v.Info.Plugins)) {
 		p := v.Info.Plugins[id]

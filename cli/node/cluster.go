@@ -112,10 +112,25 @@ func hostScreen(w *bytes.Buffer, out *output.Printer, h *api.ClusterHost) error 
 	for _, p := range h.Plugins {
 		lines = append(lines, output.Named("Plugin", p.ID, output.Joined(" ", p.Driver, p.Version), p.NodeID))
 	}
+	if h.Proof != nil {
+		lines = append(lines, output.Named("Fenced", proofWords(*h.Proof, out)))
+		for _, d := range h.Proof.Drops {
+			lines = append(lines, output.Named("Taken over", d.Volume, d.Kind, output.Since(out.Now(), d.At)+" ago", "by host "+d.By))
+		}
+		for _, hook := range h.Proof.Hooks {
+			lines = append(lines, output.Named("Asked", "hook "+hook.Name, output.Since(out.Now(), hook.At)+" ago", "on host "+hook.By))
+		}
+	}
+	if len(h.Quarantined) > 0 {
+		lines = append(lines, output.Named("Quarantined", strings.Join(h.Quarantined, ", "), "lost, and still mounted there"))
+	}
 	for _, c := range h.Calls {
 		lines = append(lines, output.Named("Call", c.Call+" for volume "+c.Volume, "since "+output.Since(out.Now(), c.Since)))
 	}
-	if h.State == api.HostGone || h.State == api.HostFencing {
+	if h.State == api.HostGone {
+		lines = append(lines, output.Named("If it is switched off", "→ volctl node fence "+h.ID+" --powered-off --reason TEXT"))
+	}
+	if h.State == api.HostGone || h.State == api.HostFencing || h.State == api.HostFenced {
 		lines = append(lines, output.Named("If its machine is gone", "→ volctl node replace "+h.ID+" --reason TEXT -y"))
 	}
 	if err := out.Fields(w, "  ", lines); err != nil || len(h.Holds) == 0 {

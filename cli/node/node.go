@@ -19,7 +19,7 @@ import (
 
 // New returns the command group "volctl node".
 func New(a *command.App) *cobra.Command {
-	return command.Group("node", "Show and drain this host, and show the hosts of its cluster", "", NewStatus(a), newList(a), newDrain(a), newUndrain(a), newReplace(a))
+	return command.Group("node", "Show and drain this host, and show the hosts of its cluster", "", NewStatus(a), newList(a), newDrain(a), newUndrain(a), newReplace(a), newFence(a), newUnfence(a), newFenceTest(a))
 }
 
 // NewStatus returns the command "volctl node status".

@@ -9,11 +9,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Absence contains the keys that say whether a host is alive, and when it last reported a change.
+// Absence contains the keys that say whether a host is alive, and when it last reported a change. They also
+// say whether another host waits for a volume of that host.
 type Absence struct {
-	Node Entry[Node]
-	Live Entry[Live]
-	Told Entry[Status]
+	Node   Entry[Node]
+	Live   Entry[Live]
+	Told   Entry[Status]
+	Wanted Entry[Wanted]
 
 	host string
 }
@@ -36,15 +38,16 @@ func (s Situation) Preventer(node string) string {
 	return ""
 }
 
-// AbsenceReads returns the operations that read an Absence.
-func AbsenceReads(host string) []Op {
-	return []Op{Get(NodeKey(host)), Get(LiveKey(host)), Get(StatusKey(host))}
+// AbsenceReads returns the operations that read the Absence of a host, for a host own that waits for a
+// volume.
+func AbsenceReads(own, host, id string) []Op {
+	return []Op{Get(NodeKey(host)), Get(LiveKey(host)), Get(StatusKey(host)), Get(WantedKey(id, own))}
 }
 
 // ParseAbsence decodes the results of the operations from AbsenceReads.
-func ParseAbsence(host string, reads [][]KV) (Absence, error) {
+func ParseAbsence(own, host, id string, reads [][]KV) (Absence, error) {
 	a := Absence{host: host}
-	if len(reads) != len(AbsenceReads(host)) {
+	if len(reads) != len(AbsenceReads(own, host, id)) {
 		return a, volume.Errorf(volume.ErrInvalid, "etcd has answered %d reads of host %q", len(reads), host)
 	}
 
@@ -52,7 +55,22 @@ func ParseAbsence(host string, reads [][]KV) (Absence, error) {
 	a.Node = entry[Node](NodeKey(host), reads[0], &errs)
 	a.Live = entry[Live](LiveKey(host), reads[1], &errs)
 	a.Told = entry[Status](StatusKey(host), reads[2], &errs)
+	a.Wanted = entry[Wanted](WantedKey(id, own), reads[3], &errs)
 	return a, errors.Join(errs...)
+}
+
+// Want returns the transaction that says that the waiting host wants the volume of a host that is gone. The
+// lease is that of the waiting host. An empty transaction means that the cluster shows it, or that the
+// host is alive.
+func (a Absence) Want(lease Lease, now time.Time) Txn {
+	shown := a.Wanted.Exists() && a.Wanted.Lease == lease
+	if lease == 0 || shown || !a.Node.Exists() || a.Live.Exists() {
+		return Txn{}
+	}
+	return Txn{
+		If:   []Compare{Absent(a.Live.Key), Unchanged(a.Wanted.KV)},
+		Then: []Op{PutLeased(a.Wanted.Key, a.Wanted.Encode(Wanted{Since: now}), lease)},
+	}
 }
 
 // Explain adds the absence of the host to the error of another host that waits for it. The error then
@@ -68,5 +86,10 @@ func (a Absence) Explain(held *volume.CallError, now time.Time) {
 		seen = told
 	}
 	held.Message += fmt.Sprintf("; host %q is %s, and last reported a change %s", a.host, StateOf(a.Node.Value, false, now), ago(seen, now))
+	for _, more := range []string{a.Node.Value.FencingWords(now), a.Wanted.Value.Answer} {
+		if more != "" {
+			held.Message += "; " + more
+		}
+	}
 	held.Remedy = remedy.Of(remedy.ReturnOrReplace, a.host)
 }

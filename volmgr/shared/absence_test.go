@@ -16,18 +16,19 @@ func TestAbsence(t *testing.T) {
 	since, told := now.Add(-time.Hour), now.Add(-time.Minute)
 	ready := shared.Node{State: shared.NodeReady, Since: since}
 	for name, row := range map[string]struct {
-		node, live, told any
-		want             string // empty if the error stays as it is
+		node, live, told, wanted any
+		want                     string // empty if the error stays as it is
 	}{
 		"alive":           {node: ready, live: shared.Live{}},
 		"not a host":      {},
 		"gone":            {node: ready, told: shared.Status{At: told}, want: `; host "x" is gone, and last reported a change 2026-05-04T03:01:01Z (1m0s)`},
 		"without status":  {node: ready, want: `; host "x" is gone, and last reported a change 2026-05-04T02:02:01Z (1h0m0s)`},
+		"answered":        {node: ready, wanted: shared.Wanted{Answer: "its plugin p has no fence"}, want: `; host "x" is gone, and last reported a change 2026-05-04T02:02:01Z (1h0m0s); its plugin p has no fence`},
 		"stopped cleanly": {node: shared.Node{State: shared.NodeAway, Since: told, Until: now.Add(1)}, want: `; host "x" is away, and last reported a change 2026-05-04T03:01:01Z (1m0s)`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, err := shared.ParseAbsence("x", [][]shared.KV{
-				kv(t, shared.NodeKey("x"), row.node), kv(t, shared.LiveKey("x"), row.live), kv(t, shared.StatusKey("x"), row.told),
+			a, err := shared.ParseAbsence("me", "x", "v", [][]shared.KV{
+				kv(t, shared.NodeKey("x"), row.node), kv(t, shared.LiveKey("x"), row.live), kv(t, shared.StatusKey("x"), row.told), kv(t, shared.WantedKey("v", "me"), row.wanted),
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -14,6 +14,7 @@ type AnnouncedCall struct {
 	Target    string // the host whose attachment the call changes; empty for other calls
 	NodeID    string
 	Deadline  time.Duration // of the call
+	Mounted   bool          // the host has the volume mounted, or may have it
 	Now       time.Time
 }
 
@@ -21,6 +22,7 @@ type AnnouncedCall struct {
 func (c AnnouncedCall) value() Call {
 	return Call{
 		Executor: c.Node, Incarnation: c.Incarnation, Operation: c.Operation, Call: c.Call, Target: c.Target, NodeID: c.NodeID, Since: c.Now, Deadline: c.Deadline,
+		Mounted: c.Mounted && c.Call == call.ControllerPublish,
 	}
 }
 
@@ -41,6 +43,9 @@ func (s Situation) BeginAttachmentCall(c AnnouncedCall) (Txn, error) {
 
 	hold := s.Hold.Value
 	hold.NodeID, hold.Attachment, hold.By = c.NodeID, Attaching, ""
+	if hold.Late == c.Node {
+		hold.Late = "" // the call of this host has ended, because the host makes the next one
+	}
 	if c.Call == call.ControllerUnpublish {
 		hold.Attachment = Detaching
 	}

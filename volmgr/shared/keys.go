@@ -17,6 +17,8 @@
 //	calls/<volume>             the controller call in flight for a volume
 //	tasks/<node>/<volume>      a controller call that another host asks a host to make
 //	fenced/<node>/<incarnation>  the proof that a host with this incarnation cannot write any more
+//	wanted/<volume>/<node>     a host waits for a volume of a host that is gone; deleted with its lease
+//	returned/<node>            a fenced host is back; deleted with its lease
 //	leader                     the host that cleans up first; deleted with its lease
 //	status/<node>              what people see of a host
 //	notices/<volume>           tells the hosts that use a volume that its definition has changed
@@ -63,6 +65,8 @@ const (
 	callsPrefix    = "calls/"
 	tasksPrefix    = "tasks/"
 	fencedPrefix   = "fenced/"
+	wantedPrefix   = "wanted/"
+	returnedPrefix = "returned/"
 	statusPrefix   = "status/"
 	noticesPrefix  = "notices/"
 	questionPrefix = "questions/"
@@ -157,6 +161,26 @@ func Tasks() Span { return Prefix(tasksPrefix) }
 // Proofs returns the span of all proofs that a host cannot write any more.
 func Proofs(node string) Span { return Prefix(fencedPrefix + volume.KeyComponent(node) + "/") }
 
+// WantedKey returns the key by which a host waits for a volume of a host that is gone.
+func WantedKey(id, node string) string {
+	return wantedPrefix + volume.KeyComponent(id) + "/" + volume.KeyComponent(node)
+}
+
+// AllWanted returns the span of all volumes that a host waits for. WantedIDs returns the volume and the
+// waiting host of such a key.
+func AllWanted() Span { return Prefix(wantedPrefix) }
+
+// WantedIDs returns the volume and the host in the key of a Wanted. For any other key, ok is false.
+func WantedIDs(key string) (id, node string, ok bool) {
+	if !AllWanted().Contains(key) {
+		return "", "", false
+	}
+	return HoldIDs(key)
+}
+
+// ReturnedKey returns the key by which a fenced host shows that it is back.
+func ReturnedKey(node string) string { return returnedPrefix + volume.KeyComponent(node) }
+
 // StatusKey returns the key of a host's status.
 func StatusKey(node string) string { return statusPrefix + volume.KeyComponent(node) }
 
@@ -218,4 +242,9 @@ func HoldIDs(key string) (node, id string, ok bool) {
 	node, okNode := volume.ParseKeyComponent(parts[1])
 	id, okID := volume.ParseKeyComponent(parts[2])
 	return node, id, okNode && okID
+}
+
+// ProvenIncarnation returns the incarnation in the key of a proof.
+func ProvenIncarnation(key string) (uint64, error) {
+	return strconv.ParseUint(key[strings.LastIndexByte(key, '/')+1:], 10, 64)
 }

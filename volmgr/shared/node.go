@@ -23,6 +23,11 @@ type Self struct {
 	Registration string
 	StoreID      string // of the store that the host has now reached
 
+	// Undone is set if the host has undone what it lost in a fencing. Quarantined are the volumes that it
+	// has lost and cannot unmount.
+	Undone      bool
+	Quarantined []string
+
 	Lease Lease
 	Now   time.Time
 }
@@ -142,7 +147,10 @@ func (a Arrival) Register(s Self) (Admission, error) {
 	}
 
 	had := a.Node.Value
-	n := Node{Incarnation: max(had.Incarnation, s.Member.Incarnation) + 1, Registration: s.Registration, Boot: s.Boot, Machine: s.Machine, State: NodeReady, Since: s.Now, Era: a.Meta.Value.Era()}
+	n := Node{
+		Incarnation: max(had.Incarnation, s.Member.Incarnation) + 1, Registration: s.Registration, Boot: s.Boot, Machine: s.Machine, State: NodeReady, Since: s.Now, Era: a.Meta.Value.Era(),
+		Quarantined: s.Quarantined,
+	}
 	if had.State == NodeDraining {
 		n.State, n.Since = had.State, had.Since
 	}
@@ -224,12 +232,18 @@ func (a Arrival) checkNode(s Self) error {
 	case a.Node.Exists() && n.Machine.Differs(s.Machine) != "":
 		return volume.Errorf(volume.ErrRefused, "host %q was registered by another machine: its %s differs", s.Node, n.Machine.Differs(s.Machine)).
 			WithHint("two machines need two names: set node_id on the new one. If it replaces the old one, run on another host: volctl node replace")
-	case n.State == NodeFencing || n.State == NodeFenced:
-		return volume.Errorf(volume.ErrRefused, "host %q is being fenced; its volumes are taken over by other hosts", s.Node)
+	case n.State == NodeFenced && n.Fenced(a.Meta.Value) && s.Undone:
+		return nil
+	case n.Fenced(a.Meta.Value):
+		return volume.Errorf(ErrFenced, "host %q is fenced, and has not undone yet what it lost: %s", s.Node, n.FencingWords(s.Now))
 	default:
 		return nil
 	}
 }
+
+// ErrFenced means that a host cannot register, because it is being fenced, or has not undone yet what it
+// lost.
+var ErrFenced = fmt.Errorf("fenced: %w", volume.ErrRefused)
 
 // Describe returns the transaction by which a host describes its plugins.
 func (a Arrival) Describe(who Asker, info []byte) (Txn, error) {
@@ -312,5 +326,16 @@ func (a Arrival) SetState(who Asker, state NodeState, now time.Time) (Txn, error
 
 	n := a.Node.Value
 	n.State, n.Since = state, now
+	return Txn{If: []Compare{Unchanged(a.Node.KV)}, Then: []Op{a.Node.Put(n)}, Else: ArrivalReads(who.Node)}, nil
+}
+
+// SetQuarantined returns the transaction by which a host shows which lost volumes it still has mounted.
+func (a Arrival) SetQuarantined(who Asker, ids []string) (Txn, error) {
+	if err := CheckRegistered(a.Meta, a.Node, who); err != nil {
+		return Txn{}, err
+	}
+
+	n := a.Node.Value
+	n.Quarantined = ids
 	return Txn{If: []Compare{Unchanged(a.Node.KV)}, Then: []Op{a.Node.Put(n)}, Else: ArrivalReads(who.Node)}, nil
 }

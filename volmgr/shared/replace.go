@@ -2,28 +2,11 @@ package shared
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// Replaced is the kind of a proof by a person: the machine behind the name of a host is gone, or
-// another machine gets the name.
-const Replaced = "replaced"
-
-// Proof is the proof that a host with one incarnation cannot write any more.
-type Proof struct {
-	Kind   string    `json:"kind"`
-	Who    string    `json:"who"`
-	Reason string    `json:"reason"`
-	At     time.Time `json:"at"`
-
-	// Volumes are the volumes whose hold was dropped because of the proof, in the order of the
-	// drops.
-	Volumes []string `json:"volumes,omitempty"`
-}
 
 // Replacement contains the keys that decide about the replacement of a host. The replacement drops
 // the holds of the host one by one:
@@ -111,10 +94,11 @@ func (r Replacement) Begin(who Asker, p Proof) (Txn, error) {
 		return Txn{}, nil
 	}
 
-	p.Kind = Replaced
+	is := r.Proof.Value.newest(Replaced, p.Who, p.Reason, p.At, who.Era)
 	n := r.Node.Value
 	n.State, n.Since, n.Until = NodeFencing, p.At, time.Time{}
-	return r.txn(nil, r.Proof.Put(p), r.Node.Put(n)), nil
+	n.Fencing = &Fencing{By: who.Node, ByIncarnation: who.Incarnation, Era: who.Era, Was: NodeAway, Since: p.At, Proven: Replaced}
+	return r.txn(nil, r.Proof.Put(is), r.Node.Put(n)), nil
 }
 
 // Drop returns the transaction that drops one hold of the host. The situation is that of the replaced
@@ -134,16 +118,7 @@ func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
 		return Txn{}, nil
 	}
 
-	compares := []Compare{Unchanged(s.Use.KV), Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}
-	then := []Op{Delete(s.Hold.Key), Delete(UserKey(s.id, r.node))}
-
-	use, joined, still := leave(s.id, s.Use.Value, s.Users, r.node)
-	then = append(then, joined...)
-	if s.Use.Exists() && !use.same(s.Use.Value) {
-		use.Generation++
-		then = append(then, s.Use.Put(use))
-	}
-
+	compares, then := s.dropHold(r.node)
 	hold, c := s.Hold.Value, s.Call.Value
 	detaches := s.Call.Exists() && c.attachment() && c.Target == r.node // it leads to the detach itself
 	switch {
@@ -159,11 +134,8 @@ func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
 		}))
 	}
 
-	p := r.Proof.Value
-	if !slices.Contains(p.Volumes, s.id) {
-		p.Volumes = append(slices.Clone(p.Volumes), s.id)
-	}
-	return r.txn(slices.Concat(compares, still), append(then, r.Proof.Put(p))...), nil
+	p := r.Proof.Value.with(Drop{Volume: s.id, Kind: Replaced, By: who.Node, At: now})
+	return r.txn(compares, append(then, r.Proof.Put(p))...), nil
 }
 
 // End returns the transaction that ends a replacement. It fails if the host has a hold. The next
@@ -180,6 +152,6 @@ func (r Replacement) End(who Asker, now time.Time) (Txn, error) {
 	n := r.Node.Value
 	n.Incarnation++
 	n.Registration, n.Boot, n.Machine = "", "", Machine{}
-	n.State, n.Since, n.Until = NodeAway, now, now
+	n.State, n.Since, n.Until, n.Fencing, n.Quarantined = NodeAway, now, now, nil, nil
 	return r.txn([]Compare{NoneIn(HoldsOf(r.node))}, r.Node.Put(n), Delete(r.Info.Key), Delete(r.Told.Key)), nil
 }

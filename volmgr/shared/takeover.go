@@ -73,9 +73,9 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 
 	c := o.Call.Value
 	same := o.Call.Exists() && c.Executor == o.executor && c.Target == o.target
-	served := o.Target.Exists() && o.Hold.Exists() // the record of the target explains the call
-	serves := o.Executor.Exists() && !c.Outlived(o.Executor.Value)
-	own := c.Executor == who.Node && !c.Outlived(o.Executor.Value)
+	served := o.Target.Exists() && o.Hold.Exists() && !c.Fence // the record of the target explains the call
+	serves := o.Executor.Exists() && !c.Outlived(o.Executor.Value) && !(c.Fence && c.Executor == who.Node)
+	own := c.Executor == who.Node && !c.Outlived(o.Executor.Value) && !c.Fence
 	if !same || own || serves || served {
 		return Txn{}, ErrNotOrphan
 	}
@@ -89,8 +89,10 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 			WithHint("when the host is back, its agent ends the call")
 	}
 
+	then := o.noteLate(nil)
 	c.Executor, c.Incarnation, c.Call, c.Task, c.Since, c.Taken = who.Node, who.Incarnation, call.ControllerUnpublish, "", now, true
-	return o.txn(append(compares, Unchanged(o.Target.KV), Unchanged(o.Hold.KV)), o.Call.Put(c)), nil
+	c.Mounted, c.Fence = false, false
+	return o.txn(append(compares, Unchanged(o.Target.KV), Unchanged(o.Hold.KV)), append(then, o.Call.Put(c))...), nil
 }
 
 // Reclaim returns the transaction by which the target of a call takes it back from an executor that is
@@ -107,8 +109,21 @@ func (o Orphan) Reclaim(who Asker) (Txn, error) {
 		return Txn{}, ErrNotOrphan
 	}
 
+	then := o.noteLate(nil)
 	c.Executor, c.Incarnation, c.Task, c.Taken = who.Node, who.Incarnation, "", false
-	return o.txn([]Compare{Unchanged(o.Call.KV), Absent(o.Executor.Key)}, o.Call.Put(c)), nil
+	return o.txn([]Compare{Unchanged(o.Call.KV), Absent(o.Executor.Key), Unchanged(o.Hold.KV)}, append(then, o.Call.Put(c))...), nil
+}
+
+// noteLate adds the operation that notes in the hold of the target that the executor may be paused, and may
+// still attach the volume, which the target has mounted. A detach of the target then proves nothing.
+func (o Orphan) noteLate(then []Op) []Op {
+	c := o.Call.Value
+	if c.Call != call.ControllerPublish || !c.Mounted || !o.Hold.Exists() {
+		return then
+	}
+	hold := o.Hold.Value
+	hold.Late = c.Executor
+	return append(then, o.Hold.Put(hold))
 }
 
 // EndOwn returns the transaction that ends a storage call which an earlier agent of the host made. The

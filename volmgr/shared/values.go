@@ -98,6 +98,35 @@ type Node struct {
 	// Era is the epoch in which the host has registered and written all its holds. After a restore of
 	// the store, a host of an earlier epoch may use volumes that the store does not show.
 	Era Era `json:"era,omitzero"`
+
+	// Fencing describes the fencing of the host. It is nil if the host has registered since its last
+	// fencing.
+	Fencing *Fencing `json:"fencing,omitempty"`
+
+	// Quarantined are the volumes that the host has lost in a fencing, and that were still mounted when it
+	// registered again. The host refuses their use until they are unmounted.
+	Quarantined []string `json:"quarantined,omitempty"`
+}
+
+// Fencing is the fencing of a host. The states NodeFencing and NodeFenced have one.
+type Fencing struct {
+	// By is the host that fences, with its incarnation. Only this host asks hooks.
+	By            string `json:"by"`
+	ByIncarnation uint64 `json:"by_incarnation"`
+
+	// Era is the epoch of the fencing. A fencing of an earlier epoch is void.
+	Era Era `json:"era,omitzero"`
+
+	// Was is the state of the host before, and Since its time.
+	Was   NodeState `json:"was"`
+	Since time.Time `json:"since,omitzero"`
+
+	// Hook is set before the first hook is asked to switch the host off. From then on, the host may be off.
+	Hook bool `json:"hook,omitempty"`
+
+	// Proven is the kind of the proof that the whole host cannot write. It is empty as long as only the
+	// volumes in Proof.Drops have a proof.
+	Proven ProofKind `json:"proven,omitempty"`
 }
 
 // NodeInfo describes the plugins of a host.
@@ -125,6 +154,9 @@ type NodePlugin struct {
 
 	// ControllerTimeout is the deadline of a controller call.
 	ControllerTimeout time.Duration `json:"controller_timeout,omitempty"`
+
+	// Fence is the proof that the driver permits for a host that is gone.
+	Fence plugin.Fence `json:"fence,omitempty"`
 }
 
 // Keeping returns the info with the earlier answers of those plugins that have not answered since the
@@ -229,6 +261,11 @@ type Hold struct {
 	// By names the host that has set Attachment to Unclear in place of the holder. It is empty after
 	// every change by the holder itself.
 	By string `json:"by,omitempty"`
+
+	// Late names a host whose ControllerPublishVolume for the holder was taken over while the volume was
+	// mounted. The host may be paused, and its call may still arrive. A detach of the holder then proves
+	// nothing.
+	Late string `json:"late,omitempty"`
 }
 
 // Call is a controller call for a volume that is in flight, or may be.
@@ -249,6 +286,30 @@ type Call struct {
 	// Deadline is the time limit of the call at its executor. The call may still have an effect for
 	// as long after the executor has ended. 0 means that the executor did not say it.
 	Deadline time.Duration `json:"deadline,omitempty"`
+
+	// Mounted is set in a ControllerPublishVolume for a target that has the volume mounted, or may have it.
+	Mounted bool `json:"mounted,omitempty"`
+
+	// Fence is set in the ControllerUnpublishVolume of a fencing.
+	Fence bool `json:"fence,omitempty"`
+}
+
+// Wanted says that a host waits for a volume of a host that is not alive. Its key has the lease of the
+// waiting host.
+type Wanted struct {
+	Since time.Time `json:"since"`
+
+	// Answer says why the volume is not taken over yet. The host that fences writes it for people.
+	Answer string `json:"answer,omitempty"`
+}
+
+// Returned shows that a host which is being fenced, or was fenced, is back. Its key has a lease of the
+// host.
+type Returned struct {
+	Boot string `json:"boot"`
+
+	// Mounted are the shared volumes that the host has mounted, or may have mounted.
+	Mounted []string `json:"mounted,omitempty"`
 }
 
 // Entry is one key with its decoded value.

@@ -88,7 +88,7 @@ type HostView struct {
 	// These fields are set only if a single host was read.
 	Holds []HoldView
 	Calls []CallView // the calls in flight of the host
-	Proof *Proof     // of a replacement that has not ended
+	Proof *Proof     // if the host is being fenced or replaced, or was fenced and has not registered since
 }
 
 // Holders returns the holds that the keys use and users show. The operations, attachments and tokens

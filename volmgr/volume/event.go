@@ -77,6 +77,14 @@ const (
 	EventClusterUnreachable EventType = "cluster-unreachable"
 )
 
+// This host fences a host that is gone, or another host does so for it.
+const (
+	EventNodeFencing EventType = "node-fencing" // the fencing begins
+	EventNodeFenced  EventType = "node-fenced"  // a proof shows that the whole host cannot write
+	EventTakenOver   EventType = "taken-over"   // the hold of a lost host was dropped
+	EventQuarantined EventType = "quarantined"  // this host has lost a volume, and cannot unmount it
+)
+
 // A command for a volume succeeded or failed, or the agent changed the record itself.
 const (
 	EventCreated         EventType = "created"
@@ -144,6 +152,7 @@ func (t EventType) Check() error {
 		EventWarning,
 		EventHoldAcquired, EventHoldGivenUp, EventHoldLost, EventHoldTrusted, EventHoldConflict,
 		EventNodeRegistered, EventClusterReachable, EventClusterUnreachable,
+		EventNodeFencing, EventNodeFenced, EventTakenOver, EventQuarantined,
 		EventCreated, EventCreateFailed, EventRegistered, EventUpdated, EventDeleted,
 		EventDeleteFailed, EventDeregistered, EventModified, EventModifyFailed,
 		EventExpandBegun, EventExpandWithdrawn, EventShared, EventUnshared, EventRestored, EventVolumeAdopted,

@@ -170,7 +170,18 @@ func (p upPlanner) confirmUp() (chosen, ok bool) {
 	if n := p.r.Node; !p.r.Volume.Shared || n.Attached != Present || n.Hold.Confirmed {
 		return false, true
 	}
+	if p.expects(func(w Watch) bool { return w == lateAttach }) {
+		// An earlier call could attach the volume again after another host has detached this one as the
+		// proof that it cannot write.
+		return p.wait(CauseWatch, "an earlier %s of unknown outcome may still arrive; the volume is mounted after that", call.ControllerPublish), false
+	}
 	return p.try(Action{Kind: Confirm}), false
+}
+
+// Mounted reports whether the host has mounted the volume, or may have.
+func (r Record) Mounted() bool {
+	p := &planner{r: r, claims: r.Ordered()}
+	return r.Node.Staged != Absent || p.anyPublished()
 }
 
 // holdDown chooses the step that gives up the hold. It requires that no other side is left. The

@@ -53,6 +53,9 @@ type Volume struct {
 	// reboot if the cluster does not answer.
 	Boot string `json:"boot,omitempty"`
 
+	// Takeover decides whether another host can take a shared volume over from a lost host.
+	Takeover Takeover `json:"takeover,omitempty"`
+
 	// AnyScope is set in a request whose volume file has no scope. It is never stored.
 	AnyScope bool `json:"-"`
 

@@ -10,12 +10,14 @@
 //	jobs.go        the work that waits for plugins
 //	published.go   the attachments that the drivers list
 //	findings.go    keys that contradict each other
+//	heavy.go       the parts of a pass that read much
 //
 // Every host can clean up. The elected host makes a pass when it is elected, when a host comes or goes,
 // and every minute. The others make one after a registration, and when the elected host asks for it
 // because it cannot end a call. Only the elected host compares the attachments, or the host with a
 // controller that it names in its key. The election only saves work: each step is one transaction, or
-// one announced call, and any host can continue it. No pass deletes the hold of another host.
+// one announced call, and any host can continue it. Only a Fencer deletes the hold of another host, with a
+// proof that the host cannot write.
 package clean
 
 import (
@@ -43,6 +45,13 @@ const (
 // does not apply to a host that compares attachments for the elected one.
 const rarely = 10
 
+// Fencer fences hosts that are gone. Only the elected host calls it.
+type Fencer interface {
+	// Pass starts a job for each host that must be fenced, unless a job for that host runs. It returns the
+	// time until the next try, or 0.
+	Pass(ctx context.Context, who shared.Asker, live map[string]shared.Live, start func(host string, job func())) (due time.Duration, err error)
+}
+
 // Options are the dependencies of a Cleaner.
 type Options struct {
 	Store shared.Store
@@ -57,6 +66,9 @@ type Options struct {
 
 	// Secrets resolves all references to secrets of a volume on this host.
 	Secrets func(volume.Volume) (call.Secrets, error)
+
+	// Fencer fences hosts that are gone.
+	Fencer Fencer
 
 	// Every is the mean interval of passes without an event, and TTL the time to live of the
 	// election's lease. 0 means the default.
@@ -95,13 +107,23 @@ type Cleaner struct {
 	// map itself does not change.
 	entrusted map[string]bool
 
-	jobs jobs // named after the key of a call, or comparing
+	jobs jobs // named after the key of a call or of a fencing, comparing or examining
+
+	// examined is the time of the last part of a pass that reads much. Only pass uses it.
+	examined time.Time
 
 	again chan struct{} // asks for a pass now
 }
 
-// comparing is the name of the job that compares the attachments with the holds.
-const comparing = "compare"
+// These are the names of jobs: the comparison of the attachments with the holds, and the search for keys
+// that contradict each other.
+const (
+	comparing = "compare"
+	examining = "examine"
+)
+
+// fencingJob returns the name of the job that fences a host.
+func fencingJob(host string) string { return "fence/" + host }
 
 // absence is the time since which the executor of a call is not alive.
 type absence struct {

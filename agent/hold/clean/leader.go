@@ -93,7 +93,8 @@ func (c candidate) stand(ctx context.Context) (lease shared.Lease, won bool) {
 	return lease, true
 }
 
-// lead renews the lease and follows the live hosts, until the lease is lost or ctx ends.
+// lead renews the lease, and follows the live hosts and the volumes that hosts wait for. It ends when the
+// lease is lost, when this host has not been registered for as long as the lease lasts, or with ctx.
 func (c candidate) lead(ctx context.Context, lease shared.Lease) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -105,17 +106,34 @@ func (c candidate) lead(ctx context.Context, lease shared.Lease) {
 				continue
 			}
 			c.Wake() // hosts may have come and gone before this revision
-			for range c.Store.Watch(ctx, []shared.Span{shared.Lives()}, page.Revision+1) {
-				c.Wake()
+			for evs := range c.Store.Watch(ctx, []shared.Span{shared.Lives(), shared.AllWanted()}, page.Revision+1) {
+				if slices.ContainsFunc(evs.Changes, wakes) {
+					c.Wake()
+				}
 			}
 		}
 	}()
 
+	registered := time.Now()
 	for renewed := time.Now(); time.Since(renewed) < c.TTL && ctx.Err() == nil; backoff.Pause(ctx, c.TTL/5) {
 		if _, _, err := c.Store.Renew(ctx, lease); err == nil {
 			renewed = time.Now()
 		}
+		if _, err := c.Asker(); err == nil {
+			registered = time.Now()
+		}
+		if time.Since(registered) > c.TTL {
+			return // another host can clean up
+		}
 	}
+}
+
+// wakes reports whether a change asks for a pass: a host has come or gone, or waits for a further volume.
+func wakes(c shared.Change) bool {
+	if shared.Lives().Contains(c.Key) {
+		return true
+	}
+	return !c.Deleted && c.Create == c.Mod
 }
 
 // entrust records the plugins whose attachments this host compares for the elected host. A further

@@ -15,12 +15,18 @@ func (c *Cleaner) orphan(ctx context.Context, who shared.Asker, e shared.Entry[s
 	executor, alive := live[one.Executor]
 	outlived := one.Outlived(executor) // the executor may have been replaced
 	serving, own := alive && !outlived, one.Executor == c.Node && !outlived
+	fences := one.Fence && one.Executor == c.Node
 	switch {
 	case one.TakenOver(c.Node):
 		return c.resume(ctx, who, e)
+	case fences && c.jobs.runs(fencingJob(one.Target)):
+		return c.retry() // the job ends the call
+	case fences:
+		serving, own = false, false
 	case one.Forsaken(who):
 		return c.endOwn(ctx, who, e)
-	case serving || own:
+	}
+	if serving || own {
 		delete(c.gone, e.Key)
 		return 0
 	}

@@ -69,14 +69,13 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 		}
 		return due, nil
 	}
-	if err := c.endTasks(ctx, who); err != nil {
+
+	next, err := c.Fencer.Pass(ctx, who, live, func(host string, job func()) { c.jobs.start(fencingJob(host), job) })
+	if err != nil {
 		return due, err
 	}
-	attachments{c}.start(ctx, who, func(string) bool { return true })
-	if err := (attachments{c}).delegate(ctx, live); err != nil {
-		return due, err
-	}
-	return due, examination{c}.examine(ctx)
+	next, err = heavy{c}.pass(ctx, who, live, earlier(due, next))
+	return next, err
 }
 
 // suspended reports whether the store was restored, and a person has not resumed the cluster yet. The

@@ -191,6 +191,17 @@ func (c attachments) listPublished(ctx context.Context, volumes []volume.Volume)
 	return nil, fmt.Errorf("the list of volumes has more than %d pages", mostPages)
 }
 
+// Published returns the nodes to which the driver of a volume says that the volume is attached. It is not
+// known if the driver does not list such nodes, or has no controller on this host.
+func (c *Cleaner) Published(ctx context.Context, v volume.Volume) (nodes []string, known bool, err error) {
+	a := attachments{c}
+	if !a.lists(v) {
+		return nil, false, nil
+	}
+	listed, err := a.listPublished(ctx, []volume.Volume{v})
+	return listed[v.ExternalID], err == nil, err
+}
+
 // correct ends the attachments without a hold, and tells the hosts whose attachment is missing. Each
 // transaction compares the hold and the call in flight, so an outdated list does no harm.
 func (c attachments) correct(ctx context.Context, who shared.Asker, v volume.Volume, extra, missing []shared.PublishedNode) {

@@ -83,10 +83,16 @@ type loss struct {
 // startLoss starts three hosts. The CSI node ids differ from the names of the hosts.
 func startLoss(t *testing.T) *loss {
 	t.Helper()
+	return startLossWith(t)
+}
+
+// startLossWith is startLoss with further lines of the plugin file, such as "fence: detach".
+func startLossWith(t *testing.T, more ...string) *loss {
+	t.Helper()
 	l := &loss{field: &field{t: t, san: startSAN(t)}}
 	l.Lab = lab.New(t, 3, lab.WithEtcd(1), lab.Clustered())
 	for _, h := range l.Hosts {
-		addDriver(h.Host, l.san, "csi-"+h.Name, san.Config{Attach: true, Stage: true})
+		addDriver(h.Host, l.san, "csi-"+h.Name, attachAndStage, more...)
 		h.Start("san")
 	}
 	l.a, l.b, l.c = l.Hosts[0], l.Hosts[1], l.Hosts[2]
@@ -242,7 +248,7 @@ func (l *loss) expectProof() {
 		if v := p.Value; v.Kind != shared.Replaced || v.Reason != lossReason || !strings.Contains(v.Who, "on host h3") || !slices.Equal(v.Volumes, []string{"db"}) {
 			l.t.Errorf("the proof is %+v", v)
 		}
-		_, err = fmt.Sscanf(strings.TrimPrefix(kv.Key, shared.Proofs("h1").Key), "%d", &l.fenced)
+		l.fenced, err = shared.ProvenIncarnation(kv.Key)
 		l.b.Must(err)
 	}
 	if l.fenced == 0 {

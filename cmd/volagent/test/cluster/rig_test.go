@@ -128,14 +128,17 @@ func (r *rig) prepare(name string, driver san.Config) *harness.Host {
 }
 
 // addDriver writes the plugin file of a host with the given name. Without a name, the driver uses the host
-// name of the system.
-func addDriver(h *harness.Host, s *san.SAN, name string, driver san.Config) {
+// name of the system. The further lines, such as "fence: detach", belong to the plugin file.
+func addDriver(h *harness.Host, s *san.SAN, name string, driver san.Config, more ...string) {
 	h.T.Helper()
 	self, err := os.Executable()
 	h.Must(err)
 	file, err := s.Driver(name, driver).PluginFile("san", self)
 	h.Must(err)
 	text := strings.TrimSuffix(strings.TrimSpace(string(file)), "}") + fmt.Sprintf(`, "timeouts": {"node": %q, "controller": %q}}`, callDeadline, callDeadline)
+	for _, line := range more {
+		text = strings.TrimSuffix(text, "}") + ", " + line + "}"
+	}
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "san.yaml"), []byte(text), 0o600))
 }
 

@@ -1,0 +1,144 @@
+package fence
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/backoff"
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/shared"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// A driver may list a node for a short time after it has answered that the node is detached.
+const (
+	listedWithin = 10 * time.Second
+	listedEvery  = 500 * time.Millisecond
+)
+
+// detachAll takes volumes over with the proof of a detach.
+func (a *attempt) detachAll(ctx context.Context, wants []want) {
+	slots := make(chan struct{}, detachesAtOnce)
+	var all sync.WaitGroup
+	for _, w := range wants {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			if err := a.detach(ctx, w.id); err != nil {
+				a.fail(ctx, w, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// detach detaches the lost host from one volume, and then drops its hold.
+func (a *attempt) detach(ctx context.Context, id string) error {
+	l, err := a.readLost(ctx, a.host, id)
+	if err != nil {
+		return err
+	}
+	v := l.Situation.Volume.Value.Volume
+	v.Shared = true
+	view := a.View(v)
+	if !view.ReadyFor(call.ControllerUnpublish) {
+		return errors.New(view.Lacks(v.PluginID, call.ControllerUnpublish))
+	}
+	secrets, err := a.Secrets(v)
+	if err != nil {
+		return err
+	}
+
+	operation := rand.Text()
+	begun := false
+	l, err = a.decideLost(ctx, a.host, id, func(l shared.Lost) (shared.Txn, error) {
+		if begun = l.Announced(a.who, operation); begun {
+			return shared.Txn{}, nil
+		}
+		return l.BeginDetach(a.who, operation, deadline(view.ControllerTimeout), now())
+	})
+	if err != nil {
+		return err
+	}
+
+	nodeID := l.Situation.Hold.Value.NodeID
+	if err := a.unpublish(ctx, v, nodeID, secrets); err != nil {
+		a.leave(ctx, id, operation, err)
+		return fmt.Errorf("cannot detach it from host %q: %w", a.host, err)
+	}
+	if err := a.drop(ctx, id, operation); err != nil {
+		a.leave(ctx, id, operation, err)
+		return err
+	}
+
+	a.took(v, "is gone, and was detached from it")
+	return nil
+}
+
+// unpublish detaches the volume from a node. An answer that the volume or the node is not known proves
+// nothing. If the driver lists the nodes, the node must not be among them any more.
+func (a *attempt) unpublish(ctx context.Context, v volume.Volume, nodeID string, secrets call.Secrets) error {
+	p, err := a.Plugin(v, call.ControllerUnpublish)
+	if err != nil {
+		return err
+	}
+	if err := call.Run(ctx, p, call.ControllerUnpublishRequest{ExternalID: v.ExternalID, NodeID: nodeID, Secrets: secrets}); err != nil {
+		return err
+	}
+
+	for begun := time.Now(); ; backoff.Pause(ctx, listedEvery) {
+		nodes, known, err := a.Published(ctx, v)
+		switch {
+		case err != nil:
+			return fmt.Errorf("cannot list the nodes to which the volume is attached: %w", err)
+		case !known || !slices.Contains(nodes, nodeID):
+			return ctx.Err()
+		case time.Since(begun) > listedWithin || ctx.Err() != nil:
+			return fmt.Errorf("the driver answers that node %q is detached, and still lists it", nodeID)
+		}
+	}
+}
+
+// drop drops the hold after the detach.
+func (a *attempt) drop(ctx context.Context, id, operation string) error {
+	a.drops.Lock()
+	defer a.drops.Unlock()
+
+	_, err := a.decideLost(ctx, a.host, id, func(l shared.Lost) (shared.Txn, error) {
+		if !l.Situation.Hold.Exists() && l.Fence.Proof.Value.Has(id) {
+			return shared.Txn{}, nil // an earlier transaction with a lost answer has dropped it
+		}
+		return l.DropDetached(a.who, operation, now())
+	})
+	return err
+}
+
+// leave ends the announced detach without a proof. If the call may still have an effect, it stays
+// announced, and the next passes repeat it.
+func (a *attempt) leave(ctx context.Context, id, operation string, cause error) {
+	var ce *volume.CallError
+	uncertain := !errors.As(cause, &ce) || ce.Uncertain() && !ce.Unsent
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	if _, err := a.decideLost(ctx, a.host, id, func(l shared.Lost) (shared.Txn, error) {
+		return l.LeaveDetach(a.who, operation, uncertain)
+	}); err != nil {
+		a.Log.Warn("cannot end an announced detach; the next pass ends it", "volume", id, "host", a.host, "error", err)
+	}
+}
+
+// leaveWithin limits the end of a detach.
+const leaveWithin = 10 * time.Second
+
+// deadline returns the deadline of a controller call of a plugin.
+func deadline(d time.Duration) time.Duration {
+	if d <= 0 {
+		return time.Minute
+	}
+	return d
+}

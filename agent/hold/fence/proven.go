@@ -1,0 +1,42 @@
+package fence
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/volagent/volagent/volmgr/shared"
+)
+
+// TakeProven drops the holds of a host that is proven off and that other hosts wait for. It returns their
+// volumes. The next pass of this host detaches them.
+func (f *Fencer) TakeProven(ctx context.Context, who shared.Asker, host string) []string {
+	lost, err := f.wanted(ctx, map[string]shared.Live{})
+	if err != nil {
+		return nil // the host that cleans up does it
+	}
+
+	a := &attempt{Fencer: f, who: who, host: host, wants: lost[host]}
+	a.dropProven(ctx, a.wants)
+	return a.dropped
+}
+
+// dropProven drops the holds of a host that is proven off. The pass that follows detaches the volumes
+// before another host gets a hold.
+func (a *attempt) dropProven(ctx context.Context, wants []want) {
+	for _, w := range wants {
+		l, err := a.decideLost(ctx, a.host, w.id, func(l shared.Lost) (shared.Txn, error) {
+			v := l.Situation.Volume.Value.Volume
+			v.Shared = true
+			return l.DropProven(a.who, deadline(a.View(v).ControllerTimeout), now())
+		})
+		if err != nil {
+			a.fail(ctx, w, err)
+			continue
+		}
+		if !l.Situation.Hold.Exists() {
+			continue
+		}
+
+		a.took(l.Situation.Volume.Value.Volume, fmt.Sprintf("is proven off (%s)", l.Fence.Node.Value.Fencing.Proven))
+	}
+}
