@@ -102,6 +102,12 @@ type FenceDrop struct {
 	At     time.Time `json:"at"`
 }
 
+// Takeover is the takeover of a volume from a host that was gone.
+type Takeover struct {
+	From string `json:"from"`
+	FenceDrop
+}
+
 // FenceHook is a hook that was asked to switch a host off.
 type FenceHook struct {
 	Name string    `json:"name"`

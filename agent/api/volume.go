@@ -231,6 +231,7 @@ type Volume struct {
 	Scope       string       `json:"scope,omitempty"`
 	Holds       []Hold       `json:"holds,omitempty"`
 	ClusterCall *ClusterCall `json:"cluster_call,omitempty"`
+	TakenOver   *Takeover    `json:"taken_over,omitempty"`
 }
 
 // Attempt describes the current step of a volume and its progress.

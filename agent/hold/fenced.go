@@ -132,11 +132,15 @@ func (s *Service) setFencedSince(at time.Time) {
 // compareQuarantine writes to the cluster which lost volumes are still mounted on this host, if the cluster
 // shows others.
 func (s *Service) compareQuarantine(ctx context.Context, a shared.Arrival, who shared.Asker) error {
+	shown := a.Node.Value.Quarantined
+	if len(shown) == 0 {
+		return nil
+	}
 	left := s.stillMounted()
 	s.mu.Lock()
 	s.quarantined = len(left) > 0
 	s.mu.Unlock()
-	if shown := a.Node.Value.Quarantined; len(shown) == 0 || slices.Equal(shown, left) {
+	if slices.Equal(shown, left) {
 		return nil
 	}
 

@@ -143,6 +143,7 @@ func (s *Service) volumeAt(ctx context.Context, id string, hosts []string) (v sh
 	}
 
 	v.Definition, found = def.Value, []string{}
+	v.TakenOver = use.Value.TakenOver
 	v.Conflict = shared.ConflictWords(id, use.Value, users)
 	for _, h := range shared.Holders(id, use.Value, users) {
 		h.Token.Epoch = meta.Value.Epoch

@@ -117,6 +117,9 @@ func (c Cluster) Volume(ctx context.Context, by Caller, id string) (out api.Volu
 	if v.Conflict != "" {
 		out.Notes = append(out.Notes, v.Conflict)
 	}
+	if t := v.TakenOver; t != nil {
+		out.TakenOver = &api.Takeover{From: t.From, FenceDrop: toDrop(t.Drop)}
+	}
 	if v.Call != nil {
 		call := toCall(*v.Call)
 		out.ClusterCall = &call
@@ -243,12 +246,16 @@ func (c Cluster) FenceTest(ctx context.Context, by Caller, host string, req api.
 func toProof(p shared.Proof) api.FenceProof {
 	out := api.FenceProof{Kind: string(p.Kind), Who: p.Who, Reason: p.Reason, At: p.At}
 	for _, d := range p.Drops {
-		out.Drops = append(out.Drops, api.FenceDrop{Volume: d.Volume, Kind: string(d.Kind), By: d.By, At: d.At})
+		out.Drops = append(out.Drops, toDrop(d))
 	}
 	for _, h := range p.Hooks {
 		out.Hooks = append(out.Hooks, api.FenceHook{Name: h.Name, By: h.By, At: h.At})
 	}
 	return out
+}
+
+func toDrop(d shared.Drop) api.FenceDrop {
+	return api.FenceDrop{Volume: d.Volume, Kind: string(d.Kind), By: d.By, At: d.At}
 }
 
 // host describes a host.

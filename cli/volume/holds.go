@@ -40,6 +40,9 @@ func clusterLines(v *api.Volume, out *output.Printer) []output.Field {
 	if c := v.ClusterCall; c != nil {
 		lines = append(lines, output.Named("Call", fmt.Sprintf("host %s is calling %s", c.Executor, c.Call), "since "+output.Since(out.Now(), c.Since)))
 	}
+	if t := v.TakenOver; t != nil {
+		lines = append(lines, output.Named("Taken over", "from host "+t.From, "proof: "+t.Kind, output.Since(out.Now(), t.At)+" ago", "by host "+t.By))
+	}
 	return lines
 }
 

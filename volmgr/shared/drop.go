@@ -53,11 +53,12 @@ func (l Lost) txn(then ...Op) Txn {
 }
 
 // dropHold returns the operations that drop the hold of a host on the volume, and their conditions.
-func (s Situation) dropHold(node string) (compares []Compare, then []Op) {
+func (s Situation) dropHold(node string, d Drop) (compares []Compare, then []Op) {
 	use, joined, still := leave(s.id, s.Use.Value, s.Users, node)
 	then = slices.Concat([]Op{Delete(s.Hold.Key), Delete(UserKey(s.id, node))}, joined)
-	if s.Use.Exists() && !use.same(s.Use.Value) {
+	if s.Use.Exists() {
 		use.Generation++
+		use.TakenOver = &TakenOver{From: node, Drop: d}
 		then = append(then, s.Use.Put(use))
 	}
 	return append([]Compare{Unchanged(s.Use.KV), Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}, still...), then
@@ -66,13 +67,14 @@ func (s Situation) dropHold(node string) (compares []Compare, then []Op) {
 // drop returns the transaction that drops the hold because of a proof. The further operations belong to
 // the call of the attachment.
 func (l Lost) drop(who Asker, kind ProofKind, now time.Time, more ...Op) Txn {
-	compares, then := l.Situation.dropHold(l.Fence.node)
+	d := Drop{Volume: l.Situation.id, Kind: kind, By: who.Node, At: now}
+	compares, then := l.Situation.dropHold(l.Fence.node, d)
 	p := l.Fence.Proof.Value
 	if kind == ProvenDetach && !l.Fence.Node.Value.ProvenOff(l.Fence.Meta.Value) {
 		p = p.newest(kind, "host "+who.Node, "the controller of the driver has detached the host", now, who.Era)
 	}
 
-	p = p.with(Drop{Volume: l.Situation.id, Kind: kind, By: who.Node, At: now})
+	p = p.with(d)
 	return l.Fence.txn(append(compares, Unchanged(l.Situation.Volume.KV)), slices.Concat(then, more, []Op{l.Fence.Proof.Put(p)})...)
 }
 

@@ -28,7 +28,15 @@ func TestRegister(t *testing.T) {
 		{"another machine id", func(_ *Arrival, s *Self) { s.Machine.ID = "other" }, "another machine"},
 		{"another DMI UUID", func(_ *Arrival, s *Self) { s.Machine.DMI = "other" }, "another machine"},
 		{"no DMI UUID", func(_ *Arrival, s *Self) { s.Machine.DMI = "" }, ""},
-		{"fenced", func(a *Arrival, _ *Self) { a.Node.Value.State = NodeFenced }, "is being fenced"},
+		{"being replaced", func(a *Arrival, _ *Self) { a.Live, a.Node.Value.State = Entry[Live]{}, NodeFencing }, "is fenced"},
+		{"being fenced", func(a *Arrival, s *Self) {
+			a.Live, a.Node.Value, s.Undone = Entry[Live]{}, fenced(a, NodeFencing, 1), true
+		}, "is fenced"},
+		{"fenced", func(a *Arrival, _ *Self) { a.Live, a.Node.Value = Entry[Live]{}, fenced(a, NodeFenced, 1) }, "is fenced"},
+		{"fenced, and undone", func(a *Arrival, s *Self) {
+			a.Live, a.Node.Value, s.Undone = Entry[Live]{}, fenced(a, NodeFenced, 1), true
+		}, ""},
+		{"fenced before a restore", func(a *Arrival, _ *Self) { a.Live, a.Node.Value = Entry[Live]{}, fenced(a, NodeFenced, 0) }, ""},
 	} {
 		exists := KV{Key: "k", Mod: 7}
 		a := Arrival{
@@ -43,6 +51,13 @@ func TestRegister(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
+}
+
+// fenced returns the node of an arrival in a state of a fencing in the given epoch.
+func fenced(a *Arrival, state NodeState, epoch int64) Node {
+	n := a.Node.Value
+	n.State, n.Fencing = state, &Fencing{By: "h2", Era: Era{Epoch: epoch}}
+	return n
 }
 
 // TestSettle registers a host in a new epoch. The host shows the epoch only after it has written its

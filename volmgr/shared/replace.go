@@ -118,7 +118,8 @@ func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
 		return Txn{}, nil
 	}
 
-	compares, then := s.dropHold(r.node)
+	d := Drop{Volume: s.id, Kind: Replaced, By: who.Node, At: now}
+	compares, then := s.dropHold(r.node, d)
 	hold, c := s.Hold.Value, s.Call.Value
 	detaches := s.Call.Exists() && c.attachment() && c.Target == r.node // it leads to the detach itself
 	switch {
@@ -134,7 +135,7 @@ func (r Replacement) Drop(who Asker, s Situation, now time.Time) (Txn, error) {
 		}))
 	}
 
-	p := r.Proof.Value.with(Drop{Volume: s.id, Kind: Replaced, By: who.Node, At: now})
+	p := r.Proof.Value.with(d)
 	return r.txn(compares, append(then, r.Proof.Put(p))...), nil
 }
 

@@ -217,10 +217,19 @@ type Use struct {
 	// a late transaction of the same admission fails.
 	Generation uint64 `json:"generation"`
 
+	// TakenOver describes the last takeover of the volume, for people.
+	TakenOver *TakenOver `json:"taken_over,omitempty"`
+
 	// Rivals are further hosts that use the volume, although the mode in force does not permit it.
 	// This is possible only after a restore of the store. A person decides which host keeps the
 	// volume.
 	Rivals []Rival `json:"rivals,omitempty"`
+}
+
+// TakenOver is a takeover of a volume from a lost host.
+type TakenOver struct {
+	From string `json:"from"`
+	Drop
 }
 
 // Rival is a host whose hold contradicts the mode in force of a volume.

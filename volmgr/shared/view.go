@@ -65,6 +65,10 @@ type VolumeView struct {
 	Holds []HoldView // in ascending order of the hosts
 	Call  *CallView  // nil if no call is in flight, or if it was not read
 
+	// TakenOver describes the last takeover of the volume. It is nil if there was none, and set only if
+	// the volume was read alone.
+	TakenOver *TakenOver
+
 	// Conflict says that hosts use the volume against its mode. It is set only if the volume was read
 	// alone.
 	Conflict string

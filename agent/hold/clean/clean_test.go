@@ -39,6 +39,13 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// noFencer fences no host.
+type noFencer struct{}
+
+func (noFencer) Pass(context.Context, shared.Asker, map[string]shared.Live, func(string, func())) (time.Duration, error) {
+	return 0, nil
+}
+
 // TestTakeOver lets two hosts clean up after a host that died during a ControllerPublishVolume. They
 // detach it once by its node id, keep its hold, and end the call and a task that no call names. A
 // contradiction is reported, although the list of another plugin has no end.
@@ -93,7 +100,7 @@ func TestTakeOver(t *testing.T) {
 				}
 				return nil, nil
 			},
-			Every: 20 * time.Millisecond, TTL: time.Second, Log: hclog.NewNullLogger(),
+			Fencer: noFencer{}, Every: 20 * time.Millisecond, TTL: time.Second, Log: hclog.NewNullLogger(),
 		})
 		go c.Run(ctx)
 		all = append(all, c)
@@ -189,6 +196,7 @@ func TestHungPlugin(t *testing.T) {
 			}, nil
 		},
 		Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
+		Fencer:  noFencer{},
 		Every:   20 * time.Millisecond, TTL: time.Second, Log: hclog.NewNullLogger(),
 	})
 	done := make(chan struct{})
