@@ -125,6 +125,9 @@ type NodePlugin struct {
 
 	// ControllerTimeout is the deadline of a controller call.
 	ControllerTimeout time.Duration `json:"controller_timeout,omitempty"`
+
+	// Fence comes from the plugin file of the host.
+	Fence plugin.Fence `json:"fence,omitempty"`
 }
 
 // Keeping returns the info with the earlier answers of those plugins that have not answered since the
@@ -132,6 +135,7 @@ type NodePlugin struct {
 func (n NodeInfo) Keeping(earlier NodeInfo) NodeInfo {
 	for id, p := range n.Plugins {
 		if had, ok := earlier.Plugins[id]; ok && p.Driver == "" {
+			had.Fence = p.Fence // it comes from a file, so it needs no answer
 			n.Plugins[id] = had
 		}
 	}

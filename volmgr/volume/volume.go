@@ -53,6 +53,9 @@ type Volume struct {
 	// reboot if the cluster does not answer.
 	Boot string `json:"boot,omitempty"`
 
+	// Takeover decides whether another host can take a shared volume over from a lost host.
+	Takeover Takeover `json:"takeover,omitempty"`
+
 	// AnyScope is set in a request whose volume file has no scope. It is never stored.
 	AnyScope bool `json:"-"`
 
@@ -178,7 +181,8 @@ const namesMost = 5
 // have no flag and can come only from a volume file. With such settings, the repeated command also
 // needs that file.
 func (v Volume) createAgain() remedy.Remedy {
-	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" || v.Boot != BootWait {
+	shared := v.Boot != BootWait || v.Takeover != TakeoverProven
+	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" || shared {
 		return remedy.Of(remedy.CreateFromFile)
 	}
 
