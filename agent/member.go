@@ -203,7 +203,7 @@ func (a *Agent) nodeInfo() shared.NodeInfo {
 		p := view.Info
 		info.Plugins[id] = shared.NodePlugin{
 			Driver: p.Driver, Version: p.Version, NodeID: p.NodeID, Topology: p.Topology, MaxVolumes: p.MaxVolumes,
-			Controller: p.HasController, Caps: p.Caps, ControllerTimeout: view.ControllerTimeout,
+			Controller: p.HasController, Caps: p.Caps, ControllerTimeout: view.ControllerTimeout, Fence: view.Fence,
 		}
 	}
 	return info

@@ -17,7 +17,7 @@ func clusterWorld() *fake {
 		f.volumes[i].Scope = api.ScopeHost
 	}
 	f.volumes = append(f.volumes, api.Volume{
-		Spec:  api.VolumeSpec{ID: "zdb", PluginID: "san", ExternalID: "lun-7", Scope: api.ScopeShared, Capabilities: []api.Capability{mode}},
+		Spec:  api.VolumeSpec{ID: "zdb", PluginID: "san", ExternalID: "lun-7", Scope: api.ScopeShared, Takeover: api.TakeoverNever, Capabilities: []api.Capability{mode}},
 		State: api.StateHeld, Summary: "held by host db2", Driver: "san.example.com", PluginState: "ready", Controller: true, Attached: "absent", Staged: "absent",
 		Claims: []api.Claim{}, Scope: api.ScopeShared,
 		Holds: []api.Hold{{

@@ -67,12 +67,12 @@ func world() *fake {
 		Topology: map[string]string{"zone": "eu-1a", "rack": "r1"}, MaxVolumes: 25, Volumes: []string{"data", "backup_1", "web[0]"}, Staged: 2, FUSEClaims: 3,
 		ControllerCapabilities: []string{"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"}, NodeCapabilities: []string{"STAGE_UNSTAGE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"},
 		Socket: "/run/volagent/plugins/ebs/csi.sock", LogFile: "/var/log/volagent/ebs.log", LastLog: []string{"not shown while it is ready"},
-		ControllersHealthy: 1, ControllersExpected: 1, NodesHealthy: 1, NodesExpected: 1,
+		ControllersHealthy: 1, ControllersExpected: 1, NodesHealthy: 1, NodesExpected: 1, Fence: api.FenceDetach,
 	}
 	ebs.Parts = []api.PluginPart{{
 		Type: ebs.Type, Runner: ebs.Runner, State: ebs.State, Since: ebs.Since, PID: ebs.PID, Socket: ebs.Socket, LogFile: ebs.LogFile, LastLog: ebs.LastLog,
 		Warnings: []string{"the plugin is in a network namespace of its own"},
-		File:     "/etc/volagent/plugins.d/ebs.yaml", Running: map[string]string{"exec.command": `["/usr/bin/ebs", "--endpoint=${CSI_ENDPOINT}"]`, "exec.env.KEY": "{file: /etc/ebs.key}"},
+		File:     "/etc/volagent/plugins.d/ebs.yaml", Running: map[string]string{"exec.command": `["/usr/bin/ebs", "--endpoint=${CSI_ENDPOINT}"]`, "exec.env.KEY": "{file: /etc/ebs.key}", "fence": api.FenceDetach},
 	}}
 	nfs := api.Plugin{
 		ID: "nfs", Runner: "exec", State: api.PluginBackingOff, Reason: "it exited 6 times", Since: ago(5 * time.Minute), Next: now.Add(40 * time.Second), Restarts: 6,

@@ -53,9 +53,13 @@ type Plugin struct {
 	// Pending is the reason why a changed or removed plugin file is not in effect yet.
 	Pending string `json:"pending,omitempty"`
 
-	// Warnings describe problems in the environment of the plugin's process. The agent uses the
-	// plugin nevertheless.
+	// Warnings describe problems in the environment of the plugin's process, and in its settings. The
+	// agent uses the plugin nevertheless.
 	Warnings []string `json:"warnings,omitempty"`
+
+	// Fence names the proof that a lost host no longer writes. It is one of the Fence constants, or
+	// empty if the plugin file has no fence.
+	Fence string `json:"fence,omitempty"`
 
 	// These fields count the healthy and the expected parts that serve controller calls and node
 	// calls. A monolith counts as both. A part that has not reported its type yet counts as a node.
@@ -102,6 +106,13 @@ type PluginPart struct {
 	// nevertheless.
 	Warnings []string `json:"warnings,omitempty"`
 }
+
+// The values of a plugin's Fence.
+const (
+	FenceDetach        = "detach"
+	FenceDetachWhenOff = "detach-when-off"
+	FenceHook          = "hook"
+)
 
 // The types of a plugin's parts.
 const (

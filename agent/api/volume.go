@@ -35,7 +35,18 @@ type VolumeSpec struct {
 	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // ReclaimRetain (the default) or ReclaimDelete
 	Scope   string            `json:"scope,omitempty" yaml:"scope,omitempty"`     // ScopeHost (the default) or ScopeShared
 	Boot    string            `json:"boot,omitempty" yaml:"boot,omitempty"`       // BootWait (the default) or BootTrustLocal
+
+	// Takeover is TakeoverProven (the default) or TakeoverNever.
+	Takeover string `json:"takeover,omitempty" yaml:"takeover,omitempty"`
 }
+
+// The values of a volume's Takeover. They matter if a host that holds a shared volume is lost. With
+// TakeoverProven, another host takes the volume over as soon as it is proven that the lost host no
+// longer writes. With TakeoverNever, the volume waits for the lost host.
+const (
+	TakeoverProven = "proven"
+	TakeoverNever  = "never"
+)
 
 // The values of a volume's Boot. They matter if a host has rebooted and the cluster's etcd does not
 // answer. With BootWait, the host waits for an answer. With BootTrustLocal, it uses the hold that its own

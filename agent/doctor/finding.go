@@ -68,6 +68,7 @@ const (
 	PluginWarning    = "plugin-warning"
 	PluginCapability = "plugin-capability"
 	PluginDeadlock   = "plugin-boot-deadlock"
+	PluginFence      = "plugin-fence"
 	PluginOrder      = "plugin-unit-order"
 
 	DeviceGone      = "device-gone"
@@ -100,7 +101,7 @@ var Kinds = slices.Concat([]string{
 	MountUnexplained, MountInside, MountMissing, MountDead, MountHung, MountOther, MountUnreadable, StagedUnclaimed, LeftoverEmpty, LeftoverData,
 	NoteStray, NoteMissing, NoteBad,
 	VolumeStuck, VolumeDegraded, VolumeWaits, VolumePendingCalls, VolumeUnseen, VolumeLeftover, ExpansionRefused, OwnerUnknown, TestLeft,
-	PluginUnknown, PluginDown, PluginStopped, PluginPending, PluginRestarts, PluginWarning, PluginCapability, PluginDeadlock, PluginOrder,
+	PluginUnknown, PluginDown, PluginStopped, PluginPending, PluginRestarts, PluginWarning, PluginCapability, PluginDeadlock, PluginFence, PluginOrder,
 	DeviceGone, DeviceBacking, DeviceElsewhere, DeviceOrphan, HostNamespace, HostUnit, HostHelper, GuardStale, RuntimeReference, RuntimeLocal,
 	ClusterUnreachable, ClusterWatchLate, ClusterCallOpen, ClusterKeys, HoldUnused, HoldStale, MountUnheld, VolumeConflict,
 }, fstab.Kinds)

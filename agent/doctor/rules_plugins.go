@@ -63,6 +63,11 @@ func plugins(p Picture, f *findings) {
 			f.add(PluginWarning, Warning, g.ID, g.ID).what("plugin %s: %s", quote(g.ID), w).
 				then("the agent uses the plugin anyway; calls to it may fail").do("volctl plugin status %s", g.ID)
 		}
+		if lack := g.View.FenceLack(); lack != "" {
+			f.add(PluginFence, Warning, g.ID, g.ID).what("plugin %s: %s", quote(g.ID), lack).
+				then("no host takes over its volumes from a lost host by a detach").do("volctl plugin status %s", g.ID).
+				note("and remove the key fence from its file")
+		}
 
 		for _, u := range g.Units {
 			if u.Asked && !slices.Contains(u.Before, agentService) {

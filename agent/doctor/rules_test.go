@@ -238,6 +238,9 @@ func TestRules(t *testing.T) {
 		"few restarts":        {func(p *Picture) { p.Plugins[0].View.Restarts = 4 }, nil, "", false},
 		"two warnings":        {func(p *Picture) { p.Plugins[0].Warnings = []string{"a", "b"} }, []string{"plugin-warning:p", "plugin-warning:p#2"}, "a", false},
 		"cannot unstage":      {func(p *Picture) { p.Plugins[0].View.Info.Caps.Stage = false }, []string{"plugin-capability:p/data"}, "STAGE_UNSTAGE_VOLUME", false},
+		"a fence that cannot detach": {func(p *Picture) {
+			p.Plugins[0].View.Fence, p.Plugins[0].View.Info.HasController = plugin.FenceDetach, true
+		}, []string{"plugin-fence:p"}, "lacks PUBLISH_UNPUBLISH_VOLUME", false},
 		"unit order": {func(p *Picture) {
 			p.Plugins[0].Units = []Unit{{Name: "x.service", Asked: true, Before: []string{"shutdown.target"}}}
 		}, []string{"plugin-unit-order:x.service"}, "Before=volagent.service", false},

@@ -77,6 +77,9 @@ func Parse(file string, data []byte) (id string, def *plugin.Definition, err err
 	if err := r.oneRunner(root, runners); err != nil {
 		return id, nil, err
 	}
+	if d.Fence != plugin.FenceNone && (d.Scope == plugin.ScopeHost || d.Builtin != "") {
+		return id, nil, r.errorf(root, "the plugin cannot have fence: %s, because no other host takes over storage that belongs to this host; remove the key fence", d.Fence)
+	}
 
 	return id, d, nil
 }
@@ -129,6 +132,7 @@ func (r reader) topLevel(d *plugin.Definition, runners map[string]*yaml.Node) fi
 			})
 		},
 		"scope":          r.oneOf("scope", &d.Scope, "", plugin.ScopeHost, plugin.ScopeShared),
+		"fence":          r.fence(&d.Fence),
 		"stats_interval": r.statsInterval(&d.StatsInterval),
 		"max_in_flight":  r.count("max_in_flight", &d.MaxInFlight, 1, maxInFlight),
 		"unmasked_secrets": r.list("unmasked_secrets", "[prefix, volume]", &d.UnmaskedSecrets, func(key string) error {

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -117,6 +118,26 @@ func (r reader) oneOf(key string, to *string, words ...string) func(*yaml.Node) 
 		}
 
 		*to = s
+		return nil
+	}
+}
+
+// noFence is the word for FenceNone in plugin files.
+const noFence = "none"
+
+// fence returns a function that reads the proof that a lost host no longer writes.
+func (r reader) fence(to *plugin.Fence) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		var word string
+		err := r.oneOf("fence", &word, "", noFence, string(plugin.FenceDetach), string(plugin.FenceDetachWhenOff), string(plugin.FenceHook))(n)
+		if err != nil {
+			return err
+		}
+
+		*to = plugin.Fence(word)
+		if word == noFence {
+			*to = plugin.FenceNone
+		}
 		return nil
 	}
 }

@@ -77,6 +77,33 @@ on_change: restart
 	}
 }
 
+// TestFence checks the values of the key fence, and which plugins can have one.
+func TestFence(t *testing.T) {
+	for text, want := range map[string]plugin.Fence{
+		"":                       plugin.FenceNone,
+		"fence: none":            plugin.FenceNone,
+		"fence: detach":          plugin.FenceDetach,
+		"fence: detach-when-off": plugin.FenceDetachWhenOff,
+		"fence: hook":            plugin.FenceHook,
+	} {
+		_, def, err := Parse("f.yaml", []byte("id: x\nsocket: /x\nscope: shared\n"+text))
+		if err != nil || def.Fence != want || Settings(def)["fence"] != string(want) {
+			t.Errorf("%q: %+v, %v", text, def, err)
+		}
+	}
+
+	for text, words := range map[string]string{
+		"socket: /x\nfence: reboot":              `f.yaml:3: "fence" is "reboot"; it can be none, detach, detach-when-off, hook`,
+		"socket: /x\nfence: [detach]":            `f.yaml:3: "fence" is not a single value`,
+		"socket: /x\nscope: host\nfence: detach": "cannot have fence: detach, because no other host takes over storage that belongs to this host",
+		"builtin: local\nfence: hook":            "cannot have fence: hook",
+	} {
+		if _, _, err := Parse("f.yaml", []byte("id: x\n"+text)); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add("id: x\nsocket: /s\n")
 	f.Add("id: x\nexec: {command: [a, &b c, *b], env: {A: {file: x}}}\n")

@@ -63,6 +63,7 @@ func Settings(d *plugin.Definition) map[string]string {
 	}
 
 	set("scope", d.Scope)
+	set("fence", string(d.Fence))
 	if d.StatsInterval != nil {
 		out["stats_interval"] = d.StatsInterval.String()
 	}

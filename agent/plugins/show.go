@@ -37,6 +37,13 @@ func (p Set) show(st supervisor.Status) api.Plugin {
 		Warnings: st.Warnings,
 	}
 
+	view := p.View(st.ID)
+	out.Fence = string(view.Fence)
+	fenceLack := view.FenceLack()
+	if fenceLack != "" {
+		out.Warnings = append(slices.Clone(out.Warnings), fenceLack)
+	}
+
 	deadlock := p.deadlock(st)
 	if deadlock != "" {
 		out.Warnings = append(slices.Clone(out.Warnings), deadlock)
@@ -45,6 +52,9 @@ func (p Set) show(st supervisor.Status) api.Plugin {
 		shown := showPart(part)
 		if deadlock != "" && byDocker(part) {
 			shown.Warnings = append(slices.Clone(shown.Warnings), deadlock)
+		}
+		if fenceLack != "" && part.Running["fence"] != "" {
+			shown.Warnings = append(slices.Clone(shown.Warnings), fenceLack)
 		}
 		out.Parts = append(out.Parts, shown)
 	}

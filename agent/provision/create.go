@@ -40,7 +40,7 @@ func (s *creator) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	}
 
 	spec = s.scoped(spec)
-	if err := s.checkBoot(spec); err != nil {
+	if err := s.checkScope(spec); err != nil {
 		return failed(err)
 	}
 	shared, found, err := s.lookSpec(ctx, spec)

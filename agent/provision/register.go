@@ -30,7 +30,7 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	}
 
 	spec = s.scoped(spec)
-	if err := s.checkBoot(spec); err != nil {
+	if err := s.checkScope(spec); err != nil {
 		return failed(err)
 	}
 	had, ok, err := s.lookSpec(ctx, spec)

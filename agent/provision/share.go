@@ -254,7 +254,7 @@ func (s *sharer) unshare(ctx context.Context, d volume.SharedVolume) (r volume.R
 		was = had
 		r = had.Redefined(d.Volume)
 		r.Volume.Shared, r.Volume.Growth, r.Node.Hold, r.Rescoping = false, volume.Growth{}, volume.Hold{}, true
-		r.Volume.Boot = volume.BootWait // a volume of one host never waits for the cluster
+		r.Volume.Boot, r.Volume.Takeover = volume.BootWait, volume.TakeoverProven // they matter only to shared volumes
 		tx.PutVolume(r)
 		return nil
 	})
@@ -312,7 +312,7 @@ func (s *sharer) takeBack(ctx context.Context, was volume.Record, id string) err
 			tx.DeleteVolume(id)
 		default:
 			r.Volume.Shared, r.Volume.Growth, r.Node.Hold, r.Rescoping = true, was.Volume.Growth, was.Node.Hold, false
-			r.Volume.Boot = was.Volume.Boot
+			r.Volume.Boot, r.Volume.Takeover = was.Volume.Boot, was.Volume.Takeover
 			tx.PutVolume(r)
 		}
 		return nil

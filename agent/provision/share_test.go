@@ -57,7 +57,14 @@ func TestShare(t *testing.T) {
 	if _, known := b.Volume("data"); known {
 		t.Error("a refused unshare has left a record")
 	}
+	kept := existing()
+	kept.Shared, kept.Takeover = true, volume.TakeoverNever
+	kept.Capabilities = append(kept.Capabilities, call.Capability{Access: call.MultiNodeMultiWriter, Attachment: call.FileSystem})
+	must(t)(a.Register(t.Context(), kept, false))
 	r, ch = must(t)(a.Unshare(t.Context(), "data"))
+	if r.Volume.Takeover != volume.TakeoverProven {
+		t.Errorf("a volume of one host has takeover: %s", r.Volume.Takeover)
+	}
 	if ch.Outcome != volume.UnsharedNow || r.Volume.Shared || r.Rescoping || r.Node.Hold != (volume.Hold{}) {
 		t.Errorf("unshare: %+v, %+v", ch, r)
 	}

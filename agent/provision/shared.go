@@ -169,8 +169,11 @@ func (s *common) checkShareable(v volume.Volume) error {
 	return s.checkReferences(v)
 }
 
-// checkBoot refuses a volume file with "boot: trust-local", if the volume must wait for the cluster.
-func (s *common) checkBoot(v volume.Volume) error {
+// checkScope refuses a volume file with a setting for shared volumes that the volume cannot have.
+func (s *common) checkScope(v volume.Volume) error {
+	if err := v.CheckTakeover(); err != nil {
+		return err
+	}
 	return v.CheckBoot(s.Plugins.View(v.PluginID).Info)
 }
 

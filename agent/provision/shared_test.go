@@ -316,6 +316,9 @@ func TestRegisterShared(t *testing.T) {
 	changed.Reclaim = "delete"
 	must(t)(b.Register(t.Context(), changed, false))
 	s.await("the record of the user", func() bool { r, _ := a.Volume("data"); return r.Volume.Reclaim == "delete" })
+	changed.Takeover = volume.TakeoverNever
+	must(t)(b.Register(t.Context(), changed, false))
+	s.await("takeover in the record of the user", func() bool { r, _ := a.Volume("data"); return r.Volume.Takeover == volume.TakeoverNever })
 
 	_, _, err = b.Register(t.Context(), existing(), false)
 	want(t, "scope host for a shared volume", err, volume.ErrRefused, "registered with scope shared, and the request has scope host", "unshare data")
@@ -327,6 +330,10 @@ func TestRegisterShared(t *testing.T) {
 	_, _, err = b.Register(t.Context(), copied, false)
 	want(t, "the same storage in scope host", err, volume.ErrRefused, `registered in the cluster as shared volume "data"`)
 	copied.ExternalID = "vol-10"
+	copied.Takeover = volume.TakeoverNever
+	_, _, err = b.Register(t.Context(), copied, false)
+	want(t, "a takeover in scope host", err, volume.ErrRefused, `volume "copy" cannot have takeover: never: its scope is host`)
+	copied.Takeover = volume.TakeoverProven
 	must(t)(b.Register(t.Context(), copied, false))
 	copied.Shared = true
 	_, _, err = b.Register(t.Context(), copied, false)

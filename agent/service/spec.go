@@ -16,9 +16,13 @@ func Volume(s api.VolumeSpec) volume.Volume {
 		SnapshotID: s.SnapshotID, CloneID: s.CloneID, CapacityMin: s.CapacityMin, CapacityMax: s.CapacityMax,
 		Parameters: s.Parameters, Mutable: s.Mutable, Context: s.Context, Reclaim: cmp.Or(s.Reclaim, api.ReclaimRetain),
 		Shared: s.Scope == api.ScopeShared, AnyScope: s.Scope == "", Boot: s.Boot,
+		Takeover: volume.Takeover(s.Takeover),
 	}
 	if s.Boot == api.BootWait {
 		v.Boot = volume.BootWait
+	}
+	if s.Takeover == api.TakeoverProven {
+		v.Takeover = volume.TakeoverProven
 	}
 
 	listed := s.Capabilities
@@ -73,7 +77,7 @@ func toSpec(v volume.Volume) api.VolumeSpec {
 		ID: v.ID, Name: v.Name, PluginID: v.PluginID, ExternalID: v.ExternalID,
 		SnapshotID: v.SnapshotID, CloneID: v.CloneID, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax,
 		Parameters: v.Parameters, Mutable: v.Mutable, Context: v.Context, Reclaim: v.Reclaim,
-		Boot: v.Boot,
+		Boot: v.Boot, Takeover: string(v.Takeover),
 	}
 
 	if v.Shared {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // FuzzVolume checks that every decoded volume file converts into a volume, and that the volume
@@ -16,6 +17,7 @@ func FuzzVolume(f *testing.F) {
 		"", "{}", "null", "[]", `{"id":"a"} {"id":"b"}`, `{"id":"data","plugin_id":"p","secrets":{"k":"hunter2hunter2","f":{"file":"/k"}}}`, `{"id":"a","ID":"b"}`, `{"unknown":1}`, `{"id":1}`, "\xff",
 		`{"id":"data","plugin_id":"p","capabilities":[{},{"access_mode":"single-node-writer"}],"mount_options":{"fs_type":"xfs","mount_flags":["ro"]},"topology_request":{"required":[{"a":"b"}]},"capacity_min":-1}`,
 		`{"secrets":{"k":{"sealed":true,"literal":"x"}}}`, `{"secrets":{"k":null}}`, `{"secrets":null,"mount_options":null}`,
+		`{"id":"data","scope":"shared","takeover":"never"}`, `{"id":"data","takeover":"proven"}`,
 	} {
 		f.Add(text, "hunter2hunter2")
 	}
@@ -38,6 +40,9 @@ func FuzzVolume(f *testing.F) {
 			if _, is := one.Literal.Reveal(); is {
 				t.Errorf("the value of secret %q is shown", name)
 			}
+		}
+		if (s.Takeover == api.TakeoverNever) != (v.Takeover == volume.TakeoverNever) {
+			t.Errorf("takeover: %s is %q", s.Takeover, v.Takeover)
 		}
 		again := Volume(shown)
 		if second := toSpec(again); !reflect.DeepEqual(second, shown) {

@@ -90,3 +90,7 @@ capability {
 # After a reboot without an answer of the cluster's etcd: wait (the default), or trust-local, to mount a
 # shared volume under the hold that this host has recorded.
 # boot = "wait"
+
+# If a host that holds a shared volume is lost: proven (the default), so that another host takes the volume over when it
+# is proven that the lost host no longer writes, or never.
+# takeover = "proven"

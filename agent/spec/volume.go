@@ -74,6 +74,9 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 		"reclaim":          func(n *yaml.Node) { s.Reclaim = d.oneOf(n, "reclaim", []string{api.ReclaimRetain, api.ReclaimDelete}) },
 		"scope":            func(n *yaml.Node) { s.Scope = d.oneOf(n, "scope", []string{api.ScopeHost, api.ScopeShared}) },
 		"boot":             func(n *yaml.Node) { s.Boot = d.oneOf(n, "boot", []string{api.BootWait, api.BootTrustLocal}) },
+		"takeover": func(n *yaml.Node) {
+			s.Takeover = d.oneOf(n, "takeover", []string{api.TakeoverProven, api.TakeoverNever})
+		},
 		// These fields occur only in files for Nomad. The field capability is Nomad's name for
 		// capabilities. The decoder checks the fields namespace and type, but does not use them.
 		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },

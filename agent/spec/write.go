@@ -116,6 +116,7 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 	text("reclaim", s.Reclaim)
 	text("scope", s.Scope)
 	text("boot", s.Boot)
+	text("takeover", s.Takeover)
 	return n, nil
 }
 

@@ -53,7 +53,7 @@ func drawSpec(t *rapid.T) api.VolumeSpec {
 		ID: id.Draw(t, "id"), PluginID: rapid.StringMatching(`[A-Za-z0-9_-]{1,48}`).Draw(t, "plugin"), Name: maybe("name"), ExternalID: maybe("external"),
 		CapacityMin: size.Draw(t, "size"), Parameters: texts("parameters"), Mutable: texts("mutable_parameters"), Context: texts("context"),
 		Reclaim: rapid.SampledFrom([]string{"", "retain", "delete"}).Draw(t, "reclaim"),
-		Boot:    rapid.SampledFrom([]string{"", "wait", "trust-local"}).Draw(t, "boot"),
+		Boot:    rapid.SampledFrom([]string{"", "wait", "trust-local"}).Draw(t, "boot"), Takeover: rapid.SampledFrom([]string{"", "proven", "never"}).Draw(t, "takeover"),
 	}
 	if rapid.Bool().Draw(t, "clone") {
 		s.CloneID = maybe("source")

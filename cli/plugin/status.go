@@ -88,6 +88,10 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, p *api.Plugin) error {
 		lines = append(lines, output.Named("Can", strings.Join(can, " ")))
 	}
 
+	if p.Fence != "" {
+		lines = append(lines, output.Named("Fence", p.Fence, fenceMeaning(p.Fence)))
+	}
+
 	parts := p.Parts
 	if len(parts) == 1 {
 		lines = append(lines, partFields(&parts[0])...)
@@ -108,6 +112,20 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, p *api.Plugin) error {
 	}
 
 	return nil
+}
+
+// fenceMeaning describes the proof that a lost host no longer writes to the volumes of the plugin.
+func fenceMeaning(fence string) string {
+	switch fence {
+	case api.FenceDetach:
+		return "ControllerUnpublishVolume cuts a lost host off"
+	case api.FenceDetachWhenOff:
+		return "ControllerUnpublishVolume cuts off a host that is switched off"
+	case api.FenceHook:
+		return "an executable switches a lost host off"
+	default:
+		return ""
+	}
 }
 
 // nextStart returns a line that shows when a plugin or part will be started next. If no start is

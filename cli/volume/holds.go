@@ -33,10 +33,15 @@ func clusterLines(v *api.Volume, out *output.Printer) []output.Field {
 		return nil
 	}
 
-	lines := []output.Field{output.Named("Scope", v.Scope)}
+	scope := []string{v.Scope}
 	if len(v.Holds) == 0 {
-		lines[0] = output.Named("Scope", v.Scope, "no host holds it")
+		scope = append(scope, "no host holds it")
 	}
+	if v.Spec.Takeover == api.TakeoverNever {
+		scope = append(scope, "takeover: "+v.Spec.Takeover)
+	}
+
+	lines := []output.Field{output.Named("Scope", scope...)}
 	if c := v.ClusterCall; c != nil {
 		lines = append(lines, output.Named("Call", fmt.Sprintf("host %s is calling %s", c.Executor, c.Call), "since "+output.Since(out.Now(), c.Since)))
 	}

@@ -84,6 +84,9 @@ type Definition struct {
 	// Scope is ScopeHost, ScopeShared or empty.
 	Scope string `json:"scope,omitempty"`
 
+	// Fence names the proof that a lost host no longer writes.
+	Fence Fence `json:"fence,omitempty"`
+
 	// StatsInterval is the interval at which the agent asks the plugin for the state of mounted
 	// volumes. 0 means never. If StatsInterval is nil, the agent uses its own interval.
 	StatsInterval *time.Duration `json:"stats_interval,omitempty"`

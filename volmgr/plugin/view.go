@@ -132,6 +132,10 @@ type View struct {
 	// Scope comes from the plugin file. It is ScopeHost, ScopeShared or empty.
 	Scope string
 
+	// Fence comes from the plugin file. If the parts of the plugin name several fences, it is the
+	// strictest of them.
+	Fence Fence
+
 	// StatsInterval comes from the plugin file. It is the interval at which the agent asks the
 	// plugin for the state of mounted volumes. 0 means never. If StatsInterval is nil, the agent
 	// uses its own interval.

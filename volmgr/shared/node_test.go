@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // TestRegister checks which agents may register under a name that is in use, and which may not.
@@ -116,6 +118,18 @@ func TestCheckNodeIDs(t *testing.T) {
 		err := CheckNodeIDs("h1", now, []HeldAs{{"same", "a"}, c.held})
 		if errors.Is(err, ErrNodeIDMoved) != (c.words != "") || err != nil && !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%+v: %v", c.held, err)
+		}
+	}
+}
+
+// TestKeeping checks that a plugin that has not answered yet keeps its earlier answers, but not the
+// earlier fence, which comes from its file.
+func TestKeeping(t *testing.T) {
+	earlier := NodeInfo{Plugins: map[string]NodePlugin{"p": {Driver: "d", NodeID: "n", Fence: plugin.FenceDetach}}}
+	for _, fence := range []plugin.Fence{plugin.FenceNone, plugin.FenceHook} {
+		now := NodeInfo{Plugins: map[string]NodePlugin{"p": {Fence: fence}}}
+		if got := now.Keeping(earlier).Plugins["p"]; got.Driver != "d" || got.NodeID != "n" || got.Fence != fence {
+			t.Errorf("%q: %+v", fence, got)
 		}
 	}
 }

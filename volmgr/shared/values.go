@@ -155,7 +155,7 @@ type NodePlugin struct {
 	// ControllerTimeout is the deadline of a controller call.
 	ControllerTimeout time.Duration `json:"controller_timeout,omitempty"`
 
-	// Fence is the proof that the driver permits for a host that is gone.
+	// Fence is the proof that the driver permits for a host that is gone. It comes from the plugin file.
 	Fence plugin.Fence `json:"fence,omitempty"`
 }
 

@@ -77,6 +77,9 @@ func merge(old, spec Volume, use usage) (Volume, []string, error) {
 	if old.Boot != spec.Boot {
 		now.Boot, m.changes = spec.Boot, append(m.changes, FieldChange("boot", old.boot(), spec.boot()))
 	}
+	if old.Takeover != spec.Takeover {
+		now.Takeover, m.changes = spec.Takeover, append(m.changes, FieldChange("takeover", old.takeover(), spec.takeover()))
+	}
 	if m.err != nil {
 		return old, nil, m.err
 	}
@@ -251,6 +254,9 @@ func (v Volume) Check() error {
 	if err := v.checkBootModes(); err != nil {
 		return err
 	}
+	if err := v.checkTakeover(); err != nil {
+		return err
+	}
 	if err := v.checkSecrets(); err != nil {
 		return err
 	}
@@ -313,6 +319,7 @@ func (v Volume) Differences(request Volume) []string {
 	d = append(d, m.changes...)
 	d.unless(v.reclaim() == request.reclaim(), "reclaim", v.reclaim(), request.reclaim())
 	d.unless(v.Boot == request.Boot, "boot", v.boot(), request.boot())
+	d.unless(v.Takeover == request.Takeover, "takeover", v.takeover(), request.takeover())
 	return d
 }
 

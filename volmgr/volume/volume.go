@@ -181,7 +181,8 @@ const namesMost = 5
 // have no flag and can come only from a volume file. With such settings, the repeated command also
 // needs that file.
 func (v Volume) createAgain() remedy.Remedy {
-	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" || v.Boot != BootWait {
+	shared := v.Boot != BootWait || v.Takeover != TakeoverProven
+	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" || shared {
 		return remedy.Of(remedy.CreateFromFile)
 	}
 

@@ -45,7 +45,7 @@ func (g *Glance) Look(open, foreign bool) {
 
 	if def != nil {
 		g.View.CallTimeout, g.View.ControllerTimeout = def.NodeTimeout, def.ControllerTimeout
-		g.View.StatsInterval, g.View.Scope = def.StatsInterval, def.Scope
+		g.View.StatsInterval, g.View.Scope, g.View.Fence = def.StatsInterval, def.Scope, def.Fence
 		if def.Builtin != "" {
 			g.View.Scope = plugin.ScopeHost
 		}

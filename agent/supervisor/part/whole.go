@@ -35,6 +35,7 @@ func (all Whole) View(id, driver string) plugin.View {
 	for _, g := range all {
 		v.Restarts += g.Status.Restarts
 		v.Scope = cmp.Or(v.Scope, g.View.Scope)
+		v.Fence = v.Fence.Stricter(g.View.Fence)
 	}
 
 	if nodes := all.Serving(Node); len(nodes) > 0 {

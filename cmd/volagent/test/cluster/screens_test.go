@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -9,8 +10,10 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/cluster/etcdtest"
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/volmgr/csitest"
+	"github.com/volagent/volagent/volmgr/shared"
 )
 
 func noAttachment(c *csitest.Config) { c.Attach = false }
@@ -38,6 +41,43 @@ func volumeOn(h *harness.Host, id string) (v api.Volume, ok bool) {
 		h.Must(json.Unmarshal([]byte(r.Out), &v))
 	}
 	return v, r.Code == 0 && r.Err == ""
+}
+
+// TestSettings changes the settings that decide about a takeover. The other hosts see the fence of a
+// plugin after its file has changed, and the takeover of a volume while it is in use.
+func TestSettings(t *testing.T) {
+	etcd := etcdtest.Start(t, 1)
+	a := startHost(t, "a", etcd, nil)
+	registerShared(a)
+	a.Volctl("volume", "claim", "db", "--alloc", "web")
+	register := func(more string) string {
+		file := filepath.Join(a.Dir, "db.yaml")
+		a.Must(os.WriteFile(file, []byte(volumeFile+more), 0o600))
+		return a.Volctl("volume", "register", file)
+	}
+	if out := register("takeover: never\n"); !strings.Contains(out, "takeover") {
+		t.Errorf("register: %s", out)
+	}
+	if v := statusOf(a); v.State != api.StateMounted || v.Spec.Takeover != api.TakeoverNever {
+		t.Errorf("with takeover: never: %+v", v.Spec)
+	}
+	if text := a.Volctl("volume", "export", "db"); !strings.Contains(text, "takeover: never") {
+		t.Errorf("exported:\n%s", text)
+	}
+	register("takeover: proven\n")
+	if v := statusOf(a); v.Spec.Takeover != "" {
+		t.Errorf("with takeover: proven: %+v", v.Spec)
+	}
+	a.Volctl("volume", "detach", "db", "web")
+
+	file := filepath.Join(a.Dir, "plugins.d", "san.yaml")
+	text, err := os.ReadFile(file)
+	a.Must(err)
+	a.Must(os.WriteFile(file, bytes.Replace(text, []byte("{"), []byte(`{"fence": "detach",`), 1), 0o600))
+	a.Await("the fence in the cluster", func() bool {
+		return strings.Contains(etcd.Get(config.DefaultPrefix+"/v1/"+shared.NodeInfoKey("a")), `"fence":"detach"`)
+	})
+	a.ExpectOutput("Fence    detach", "plugin", "status", "san")
 }
 
 // TestScreens shows a volume that one host holds on another host, which has no record of it. It also
