@@ -84,7 +84,7 @@ func (a *Agent) overview() service.Overview {
 func (a *Agent) reader() *overview.Service {
 	return &overview.Service{
 		Store: a.clusterStore, Endpoints: a.etcdAddresses, Node: a.node.ID, Member: a.holds, Now: time.Now, Replaced: func() { a.cleaner.Wake() },
-		TakeProven: a.fencer.TakeProven, Hooks: a.fenceHooks(),
+		TakeProven: a.fencer.TakeProven, Hooks: a.hooks(),
 	}
 }
 

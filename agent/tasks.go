@@ -34,7 +34,7 @@ func (a *Agent) connectTasks(store shared.Store) error {
 	a.fencer = fence.New(fence.Options{
 		Store: store, Node: a.node.ID, View: func(v volume.Volume) plugin.View { return a.tasks.Borrow(v, a.plugins.View(v.PluginID)) },
 		Plugin: a.forStep, Secrets: a.secrets.Of, Published: func(ctx context.Context, v volume.Volume) ([]string, bool, error) { return a.cleaner.Published(ctx, v) },
-		Hooks: a.fenceHooks(), Wake: func() { a.cleaner.Wake() }, Events: a.events.Add, Log: a.log.Named("cluster"),
+		Hooks: a.hooks(), Wake: func() { a.cleaner.Wake() }, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 	a.cleaner = clean.New(clean.Options{
 		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,

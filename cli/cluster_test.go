@@ -38,7 +38,7 @@ func clusterWorld() *fake {
 		ID: "db4", State: api.HostFenced, Since: ago(5 * time.Minute), Seen: ago(2 * time.Hour), Incarnation: 3, Plugins: []api.ClusterPlugin{}, Quarantined: []string{"old"},
 		Proof: &api.FenceProof{
 			Kind: "person", Who: "uid 0 on host web1", Reason: "pulled the cord", At: ago(5 * time.Minute),
-			Drops: []api.FenceDrop{{Volume: "zdb", Kind: "person", By: "web1", At: ago(4 * time.Minute)}}, Hooks: []api.FenceHook{{Name: "ipmi", By: "db3", At: ago(6 * time.Minute)}},
+			Drops: []api.FenceDrop{{Volume: "zdb", Kind: "person", By: "web1", At: ago(4 * time.Minute)}}, Hooks: []api.FenceAsked{{Name: "ipmi", By: "db3", At: ago(6 * time.Minute)}},
 		},
 	}
 	self := api.ClusterHost{ID: "web1", Self: true, Alive: true, State: api.HostReady, Since: ago(day), Seen: ago(time.Minute), Version: "1.2.0", Plugins: []api.ClusterPlugin{}}

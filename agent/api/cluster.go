@@ -90,8 +90,8 @@ type FenceProof struct {
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"`
 
-	Drops []FenceDrop `json:"drops,omitempty"` // the volumes that were taken from the host
-	Hooks []FenceHook `json:"hooks,omitempty"` // the hooks that were asked, also those without success
+	Drops []FenceDrop  `json:"drops,omitempty"` // the volumes that were taken from the host
+	Hooks []FenceAsked `json:"hooks,omitempty"` // the hooks that were asked, also those without success
 }
 
 // FenceDrop is a volume that was taken from a host.
@@ -108,8 +108,8 @@ type Takeover struct {
 	FenceDrop
 }
 
-// FenceHook is a hook that was asked to switch a host off.
-type FenceHook struct {
+// FenceAsked is a hook that was asked to switch a host off.
+type FenceAsked struct {
 	Name string    `json:"name"`
 	By   string    `json:"by"` // the host on which the hook ran
 	At   time.Time `json:"at"`

@@ -63,7 +63,11 @@ func (s *Service) Unfence(ctx context.Context, host string) (hooks []string, err
 	if err := f.CheckUnfence(ask); err != nil {
 		return nil, err
 	}
-	return s.Hooks.On(ctx, host, f.Node.Value.Machine)
+	hooks, err = s.Hooks.On(ctx, host, f.Node.Value.Machine)
+	if err != nil {
+		return nil, volume.Errorf(volume.ErrRefused, "a fence hook has failed: %v", err).WithHint("see docs/fence-hooks.md")
+	}
+	return hooks, nil
 }
 
 // FenceTest asks the hooks of this host for the state of another host. If off is set, it switches the host
@@ -77,7 +81,11 @@ func (s *Service) FenceTest(ctx context.Context, host string, off bool) (answers
 		return nil, missing(host)
 	}
 	if !off {
-		return s.Hooks.Status(ctx, host, f.Node.Value.Machine)
+		answers, err = s.Hooks.Status(ctx, host, f.Node.Value.Machine)
+		if err != nil {
+			return nil, volume.Errorf(volume.ErrRefused, "the fence hooks of this host do not know the state of host %q: %v", host, err).WithHint("see docs/fence-hooks.md")
+		}
+		return answers, nil
 	}
 
 	if host == s.Node {

@@ -368,11 +368,17 @@ func TestDropProven(t *testing.T) {
 		want   error
 		call   string // the executor of the call after the drop; empty if there is none
 	}{
-		"attached":              {func(*Lost) {}, nil, "b"},
-		"no attachment":         {func(l *Lost) { l.Situation.Hold.Value.Attachment = "" }, nil, ""},
-		"a detach taken over":   {func(l *Lost) { l.Situation.Call = stored(CallKey("db"), Call{Executor: "c", Call: call.ControllerUnpublish, Target: "a", Taken: true}) }, nil, "c"},
-		"a call of the host":    {func(l *Lost) { l.Situation.Call = stored(CallKey("db"), Call{Executor: "a", Call: call.ControllerPublish, Target: "a"}) }, ErrNotReady, ""},
-		"a storage call":        {func(l *Lost) { l.Situation.Call = stored(CallKey("db"), Call{Executor: "c", Call: call.ControllerExpand}) }, ErrNotReady, ""},
+		"attached":      {func(*Lost) {}, nil, "b"},
+		"no attachment": {func(l *Lost) { l.Situation.Hold.Value.Attachment = "" }, nil, ""},
+		"a detach taken over": {func(l *Lost) {
+			l.Situation.Call = stored(CallKey("db"), Call{Executor: "c", Call: call.ControllerUnpublish, Target: "a", Taken: true})
+		}, nil, "c"},
+		"a call of the host": {func(l *Lost) {
+			l.Situation.Call = stored(CallKey("db"), Call{Executor: "a", Call: call.ControllerPublish, Target: "a"})
+		}, ErrNotReady, ""},
+		"a storage call": {func(l *Lost) {
+			l.Situation.Call = stored(CallKey("db"), Call{Executor: "c", Call: call.ControllerExpand})
+		}, ErrNotReady, ""},
 		"no node id":            {func(l *Lost) { l.Situation.Hold.Value.NodeID = "" }, volume.ErrRefused, ""},
 		"only detached volumes": {func(l *Lost) { l.Fence.Node.Value.Fencing.Proven = "" }, ErrFencedElsewhere, ""},
 		"an earlier epoch":      {func(l *Lost) { l.Fence.Node.Value.Fencing.Era = Era{} }, ErrFencedElsewhere, ""},
