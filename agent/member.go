@@ -178,6 +178,7 @@ func (a *Agent) clusterMetrics() func() metrics.Cluster {
 		f := a.holds.Figures()
 		m := metrics.Cluster{Reachable: f.Away == "", Holds: f.Holds, Calls: f.Calls, Lag: f.Lag}
 		m.Live, _ = a.cleaner.Live()
+		m.Takeovers, m.TakeoverFailures = a.fencer.Figures()
 		for _, l := range f.Lanes {
 			m.Lanes = append(m.Lanes, metrics.Lane(l))
 		}

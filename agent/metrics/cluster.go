@@ -14,6 +14,10 @@ type Cluster struct {
 	Lag       time.Duration // how long the oldest own change has waited for the watch
 	Lanes     []Lane
 
+	// Takeovers counts the holds of lost hosts that this host has dropped, and TakeoverFailures the tries
+	// that have failed.
+	Takeovers, TakeoverFailures int
+
 	// Live is the number of live hosts. It is 0 if this host does not count them.
 	Live int
 }
@@ -31,6 +35,8 @@ var (
 	clusterHolds     = prometheus.NewDesc("volagent_cluster_holds", "Holds of this host on shared volumes.", nil, nil)
 	clusterCalls     = prometheus.NewDesc("volagent_cluster_calls_in_flight", "Calls that attach or detach the shared volumes of this host, and are in flight.", nil, nil)
 	clusterLag       = prometheus.NewDesc("volagent_cluster_watch_lag_seconds", "How long the oldest change by this host has been waiting for the watch; 0 if none is waiting.", nil, nil)
+	takeovers        = prometheus.NewDesc("volagent_cluster_takeovers_total", "Volumes that this host has taken from hosts that were gone.", nil, nil)
+	takeoverFailures = prometheus.NewDesc("volagent_cluster_takeover_failures_total", "Tries of this host to take a volume from a host that was gone, and that have failed.", nil, nil)
 	laneLength       = prometheus.NewDesc("volagent_cluster_queue_length", "Writes that wait for their turn, by lane.", []string{"lane"}, nil)
 	laneAge          = prometheus.NewDesc("volagent_cluster_queue_age_seconds", "How long the oldest waiting write has waited, by lane.", []string{"lane"}, nil)
 )
@@ -41,7 +47,7 @@ type cluster struct{ o Options }
 
 // Describe implements prometheus.Collector.
 func (cluster) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clusterReachable, clusterLive, clusterHolds, clusterCalls, clusterLag, laneLength, laneAge} {
+	for _, d := range []*prometheus.Desc{clusterReachable, clusterLive, clusterHolds, clusterCalls, clusterLag, takeovers, takeoverFailures, laneLength, laneAge} {
 		to <- d
 	}
 }
@@ -56,6 +62,8 @@ func (c cluster) Collect(to chan<- prometheus.Metric) {
 	gauge(to, clusterHolds, float64(now.Holds))
 	gauge(to, clusterCalls, float64(now.Calls))
 	gauge(to, clusterLag, now.Lag.Seconds())
+	count(to, takeovers, float64(now.Takeovers))
+	count(to, takeoverFailures, float64(now.TakeoverFailures))
 	for _, l := range now.Lanes {
 		gauge(to, laneLength, float64(l.Length), l.Name)
 		gauge(to, laneAge, l.Age.Seconds(), l.Name)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/volagent/volagent/agent/hold/fence"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -37,15 +36,15 @@ func (s *Service) Fence(ctx context.Context, host, who, reason string) (p shared
 		return p, nil, err
 	}
 	taken = s.TakeProven(ctx, ask, host)
-	f, err := fence.ReadFence(ctx, s.Store, s.Node, host)
+	f, err := shared.ReadFence(ctx, s.Store, s.Node, host)
 	s.Replaced()
 	return f.Proof.Value, taken, err
 }
 
 // decideFence executes a decision about the fencing of a host.
 func (s *Service) decideFence(ctx context.Context, host string, by func(shared.Fence) (shared.Txn, error)) (shared.Fence, error) {
-	return fence.Decide(ctx, s.Store, host, func(ctx context.Context) (shared.Fence, error) {
-		return fence.ReadFence(ctx, s.Store, s.Node, host)
+	return shared.Decide(ctx, s.Store, host, func(ctx context.Context) (shared.Fence, error) {
+		return shared.ReadFence(ctx, s.Store, s.Node, host)
 	}, by)
 }
 
@@ -56,7 +55,7 @@ func (s *Service) Unfence(ctx context.Context, host string) (hooks []string, err
 	if err != nil {
 		return nil, err
 	}
-	f, err := fence.ReadFence(ctx, s.Store, s.Node, host)
+	f, err := shared.ReadFence(ctx, s.Store, s.Node, host)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +72,7 @@ func (s *Service) Unfence(ctx context.Context, host string) (hooks []string, err
 // FenceTest asks the hooks of this host for the state of another host. If off is set, it switches the host
 // off. It then refuses a host that holds volumes, because a test must not interrupt their users.
 func (s *Service) FenceTest(ctx context.Context, host string, off bool) (answers []string, err error) {
-	f, err := fence.ReadFence(ctx, s.Store, s.Node, host)
+	f, err := shared.ReadFence(ctx, s.Store, s.Node, host)
 	if err != nil {
 		return nil, err
 	}

@@ -164,6 +164,7 @@ type NodePlugin struct {
 func (n NodeInfo) Keeping(earlier NodeInfo) NodeInfo {
 	for id, p := range n.Plugins {
 		if had, ok := earlier.Plugins[id]; ok && p.Driver == "" {
+			had.Fence = p.Fence // it comes from a file, so it needs no answer
 			n.Plugins[id] = had
 		}
 	}
