@@ -173,10 +173,14 @@ func (a *attempt) off(ctx context.Context, wants []want) {
 		return
 	}
 
-	fc, err := a.decideFence(ctx, a.host, func(fc shared.Fence) (shared.Txn, error) { return fc.ProveReturned(a.who, now()) })
+	_, err := a.decideFence(ctx, a.host, func(fc shared.Fence) (shared.Txn, error) { return fc.ProveReturned(a.who, now()) })
+	fc := shared.Fence{}
+	if err == nil {
+		fc, err = a.readFence(ctx, a.host)
+	}
 	switch {
 	case err == nil && fc.Node.Value.ProvenOff(fc.Meta.Value):
-		a.told(shared.ProvenReturned, "")
+		a.told(fc.Node.Value.Fencing.Proven, "")
 	case err == nil:
 		err = a.askHooks(ctx, fc)
 	}
@@ -195,8 +199,8 @@ func (a *attempt) askHooks(ctx context.Context, fc shared.Fence) error {
 	if len(names) == 0 {
 		return errors.New("this host has no fence hook in the fence directory, see docs/fence-hooks.md")
 	}
-	if wait := a.untilHook(); wait > 0 {
-		return fmt.Errorf("%w: the hooks have failed, and are asked again in %s", shared.ErrNotReady, wait.Round(time.Second))
+	if failed := a.hookFailed(); failed != nil {
+		return failed
 	}
 
 	asked := strings.Join(names, ", ")
@@ -211,8 +215,9 @@ func (a *attempt) askHooks(ctx context.Context, fc shared.Fence) error {
 
 	hook, err := a.Hooks.Off(ctx, a.host, fc.Node.Value.Machine)
 	if err != nil {
-		a.setHook(a.HookRetry)
-		return fmt.Errorf("no hook has switched host %q off: %w", a.host, err)
+		err = fmt.Errorf("no hook has switched host %q off: %w", a.host, err)
+		a.setHookFailed(err)
+		return err
 	}
 	_, err = a.decideFence(ctx, a.host, func(fc shared.Fence) (shared.Txn, error) {
 		if fc.Node.Value.ProvenOff(fc.Meta.Value) {
@@ -231,20 +236,23 @@ func (a *attempt) asked(fc shared.Fence, names string) bool {
 	return slices.ContainsFunc(fc.Proof.Value.Hooks, func(h shared.AskedHook) bool { return h.Name == names && h.By == a.Node })
 }
 
-// untilHook returns the time until the hooks may be asked again.
-func (a *attempt) untilHook() time.Duration {
+// hookFailed returns the error of the hooks if it is too early to ask them again.
+func (a *attempt) hookFailed() error {
 	a.Fencer.mu.Lock()
 	defer a.Fencer.mu.Unlock()
 
-	return max(0, time.Until(a.hook[a.host]))
+	if had := a.hook[a.host]; time.Now().Before(had.again) {
+		return had.err
+	}
+	return nil
 }
 
-// setHook records when the hooks may be asked again.
-func (a *attempt) setHook(wait time.Duration) {
+// setHookFailed records the error of the hooks. They are not asked again before HookRetry has passed.
+func (a *attempt) setHookFailed(err error) {
 	a.Fencer.mu.Lock()
 	defer a.Fencer.mu.Unlock()
 
-	a.hook[a.host] = time.Now().Add(wait)
+	a.hook[a.host] = hookFailure{err: err, again: time.Now().Add(a.HookRetry)}
 }
 
 // told adds an event about the proof for the whole host.

@@ -72,7 +72,7 @@ func (a *attempt) detach(ctx context.Context, id string) error {
 		return fmt.Errorf("cannot detach it from host %q: %w", a.host, err)
 	}
 	if err := a.drop(ctx, id, operation); err != nil {
-		a.leave(ctx, id, operation, err)
+		a.leave(ctx, id, operation, errSettled)
 		return err
 	}
 
@@ -85,7 +85,7 @@ func (a *attempt) detach(ctx context.Context, id string) error {
 func (a *attempt) unpublish(ctx context.Context, v volume.Volume, nodeID string, secrets call.Secrets) error {
 	p, err := a.Plugin(v, call.ControllerUnpublish)
 	if err != nil {
-		return err
+		return errors.Join(err, errSettled)
 	}
 	if err := call.Run(ctx, p, call.ControllerUnpublishRequest{ExternalID: v.ExternalID, NodeID: nodeID, Secrets: secrets}); err != nil {
 		return err
@@ -95,11 +95,11 @@ func (a *attempt) unpublish(ctx context.Context, v volume.Volume, nodeID string,
 		nodes, known, err := a.Published(ctx, v)
 		switch {
 		case err != nil:
-			return fmt.Errorf("cannot list the nodes to which the volume is attached: %w", err)
+			return fmt.Errorf("cannot list the nodes to which the volume is attached: %w%w", err, errSettled)
 		case !known || !slices.Contains(nodes, nodeID):
-			return ctx.Err()
+			return nil
 		case time.Since(begun) > listedWithin || ctx.Err() != nil:
-			return fmt.Errorf("the driver answers that node %q is detached, and still lists it", nodeID)
+			return fmt.Errorf("the driver answers that node %q is detached, and still lists it%w", nodeID, errSettled)
 		}
 	}
 }
@@ -122,7 +122,8 @@ func (a *attempt) drop(ctx context.Context, id, operation string) error {
 // announced, and the next passes repeat it.
 func (a *attempt) leave(ctx context.Context, id, operation string, cause error) {
 	var ce *volume.CallError
-	uncertain := !errors.As(cause, &ce) || ce.Uncertain() && !ce.Unsent
+	answered := errors.As(cause, &ce) && (ce.Unsent || !ce.Uncertain())
+	uncertain := !answered && !errors.Is(cause, errSettled)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
 	defer cancel()
 	if _, err := a.decideLost(ctx, a.host, id, func(l shared.Lost) (shared.Txn, error) {
@@ -131,6 +132,13 @@ func (a *attempt) leave(ctx context.Context, id, operation string, cause error) 
 		a.Log.Warn("cannot end an announced detach; the next pass ends it", "volume", id, "host", a.host, "error", err)
 	}
 }
+
+// errSettled marks an error after which the detach has no further effect. It has no text.
+var errSettled = settled{}
+
+type settled struct{}
+
+func (settled) Error() string { return "" }
 
 // leaveWithin limits the end of a detach.
 const leaveWithin = 10 * time.Second

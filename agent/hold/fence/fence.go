@@ -80,9 +80,15 @@ type Fencer struct {
 	gone  map[string]time.Time       // when this host has first seen that a host is not alive, by its monotonic clock
 	next  map[string]time.Time       // when the next try to fence a host is due
 	tried map[string]map[string]bool // the volumes of a host that the last try has looked at
-	hook  map[string]time.Time       // when the hooks may be asked again to switch a host off
+	hook  map[string]hookFailure     // the last failure of the hooks to switch a host off
 
 	takeovers, failures int
+}
+
+// hookFailure is a failure of the hooks, and when they may be asked again.
+type hookFailure struct {
+	err   error
+	again time.Time
 }
 
 // New returns a Fencer. It starts nothing.
@@ -95,7 +101,7 @@ func New(o Options) *Fencer {
 	}
 	return &Fencer{
 		Options: o, alive: map[string]bool{}, gone: map[string]time.Time{}, next: map[string]time.Time{},
-		tried: map[string]map[string]bool{}, hook: map[string]time.Time{},
+		tried: map[string]map[string]bool{}, hook: map[string]hookFailure{},
 	}
 }
 
@@ -119,10 +125,15 @@ func (f *Fencer) Pass(ctx context.Context, who shared.Asker, live map[string]sha
 	}
 
 	for host, wants := range lost {
-		if wait := f.untilNext(host, wants); wait > 0 {
-			if due == 0 || wait < due {
-				due = wait
-			}
+		wait := f.untilNext(host, wants)
+		begins := wait == 0
+		if begins {
+			wait = f.Retry // the job decides when the next try is due
+		}
+		if due == 0 || wait < due {
+			due = wait
+		}
+		if !begins {
 			continue
 		}
 		start(host, func() {
