@@ -41,7 +41,7 @@ func (c Cluster) Move(ctx context.Context, by Caller, id string, req api.MoveReq
 
 	m, err := c.mover.Move(ctx, id, req.Host, wait)
 	out := api.Moved{Volume: id, From: m.From, To: m.To, Taken: m.Taken}
-	if !m.Taken {
+	if m.Reserved > 0 {
 		out.ReservedFor = m.Reserved.String()
 	}
 	return out, asAPI(err)

@@ -69,9 +69,13 @@ func (o moveOptions) run(ctx context.Context, client *apiclient.Client, out *out
 	}
 
 	return out.Print(m, []string{o.volume}, func(w *bytes.Buffer) error {
-		fmt.Fprintf(w, "moved volume %q from host %q to host %q\n", m.Volume, m.From, m.To)
-		if !m.Taken {
-			fmt.Fprintf(w, "the volume is free; it is reserved for a claim on host %q for %s\n", m.To, m.ReservedFor)
+		switch {
+		case m.Taken:
+			fmt.Fprintf(w, "moved volume %q from host %q to host %q\n", m.Volume, m.From, m.To)
+		case m.ReservedFor != "":
+			fmt.Fprintf(w, "moved volume %q from host %q; it is reserved for a claim on host %q for %s\n", m.Volume, m.From, m.To, m.ReservedFor)
+		default:
+			fmt.Fprintf(w, "moved volume %q from host %q; no host uses it\n", m.Volume, m.From)
 		}
 		return nil
 	})

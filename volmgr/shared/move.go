@@ -237,7 +237,7 @@ func (m Moving) Accept(who Asker, id string, claimed bool, l Lease) (Txn, error)
 	if n := m.Node.Value; n.State != NodeReady {
 		return Txn{}, ErrMoveOver
 	}
-	if m.Use.Value.Holder != m.Move.Value.From {
+	if holder := m.Use.Value.Holder; holder != m.Move.Value.From && holder != "" {
 		return Txn{}, ErrMoveOver
 	}
 
@@ -272,15 +272,12 @@ func (m Moving) Report(who Asker, id string, remains []MoveRemains) (Txn, error)
 	return m.change(who, []Compare{Unchanged(m.Move.KV)}, PutLeased(m.Move.Key, m.Move.Encode(order), m.Move.Lease)), nil
 }
 
-// End returns the transaction that ends a move. With keep, it ends the move only if the source still has
-// the volume, and otherwise does nothing. The mover and the target cancel a move in this way. An empty
-// transaction means that the move has ended.
-func (m Moving) End(who Asker, id string, keep bool) (Txn, error) {
+// End returns the transaction that ends a move. An empty transaction means that it has ended.
+func (m Moving) End(who Asker, id string) (Txn, error) {
 	if err := m.checkWrite(who); err != nil {
 		return Txn{}, err
 	}
-	over := keep && m.Released()
-	if over || !m.is(id) {
+	if !m.is(id) {
 		return Txn{}, nil
 	}
 	return m.change(who, []Compare{Unchanged(m.Use.KV), Unchanged(m.Move.KV)}, Delete(m.Move.Key)), nil
@@ -311,12 +308,26 @@ func (m Moving) change(who Asker, compares []Compare, then ...Op) Txn {
 // Released reports whether the source has given up the volume.
 func (m Moving) Released() bool { return m.Use.Value.Holder != m.from }
 
+// Reserved reports whether the source has given up the volume, and the target has not got it yet.
+func (m Moving) Reserved(id string) bool {
+	return m.is(id) && m.Move.Value.State == MoveAccepted && m.Use.Value.Holder == ""
+}
+
 // Stuck says why the source cannot give up its hold any more. It is empty if the source can.
 func (m Moving) Stuck(now time.Time) string {
 	if m.Released() || m.SourceLive.Exists() {
 		return ""
 	}
 	return fmt.Sprintf("host %q, which holds the volume, is %s", m.from, StateOf(m.Source.Value, false, now))
+}
+
+// Ended says why a move has no key any more, although the source has the volume.
+func (m Moving) Ended(now time.Time) string {
+	target := StateOf(m.Target.Value, m.TargetLive.Exists(), now)
+	if target == HostReady {
+		return fmt.Sprintf("the move has ended, because the agent of host %q was restarted", m.to)
+	}
+	return fmt.Sprintf("the move has ended, because host %q is %s", m.to, target)
 }
 
 // Holder returns the host that holds the volume.

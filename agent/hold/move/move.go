@@ -73,6 +73,7 @@ type Service struct {
 type known struct {
 	shared.Move
 	seen time.Time // when this host saw it first
+	gone bool      // this host has given the volume up
 }
 
 // New returns a Service that does nothing until Run starts.
@@ -131,9 +132,9 @@ func (s *Service) note(ctx context.Context, c shared.Change) {
 		return
 	}
 
-	now := known{e.Value, time.Now()}
+	now := known{Move: e.Value, seen: time.Now()}
 	if had.ID == now.ID {
-		now.seen = had.seen
+		now.seen, now.gone = had.seen, had.gone
 	}
 	s.known[id] = now
 	if _, busy := s.working[id]; busy {
@@ -214,11 +215,22 @@ func (s *Service) Leaving(id string) string {
 	defer s.mu.Unlock()
 
 	m, ok := s.known[id]
-	leaving := ok && m.From == s.Node && m.State == shared.MoveAccepted
+	leaving := ok && m.From == s.Node && m.State == shared.MoveAccepted && !m.gone
 	if !leaving || time.Since(m.seen) > m.Within+s.Answer {
 		return ""
 	}
 	return m.To
+}
+
+// setGone records that this host has given the volume of a move up.
+func (s *Service) setGone(volume, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if m, ok := s.known[volume]; ok && m.ID == id {
+		m.gone = true
+		s.known[volume] = m
+	}
 }
 
 // mostTries limits how often a decision is repeated because other hosts change the same keys.

@@ -29,7 +29,7 @@ func (s *Service) Move(ctx context.Context, id, to string, within time.Duration)
 		if err == nil {
 			done, oerr := o.judge(m)
 			if done {
-				return shared.Moved{From: o.from, To: to, Taken: m.Holder() == to, Reserved: s.Reserve}, nil
+				return o.result(m), nil
 			}
 			if oerr != nil {
 				return o.cancel(ctx, oerr)
@@ -122,17 +122,16 @@ func (o *order) judge(m shared.Moving) (done bool, err error) {
 		return true, nil
 	case m.Released() && holder != "":
 		return false, volume.Errorf(volume.ErrRefused, "host %q has taken the volume in the meantime", holder).WithRemedy(remedy.Of(remedy.ShowVolume, o.volume))
+	case running && had.State == shared.MoveDeclined:
+		return false, volume.Errorf(volume.ErrRefused, "host %q refuses it: %s", o.to, had.Reason).WithRemedy(had.Remedy)
 	case m.Released() && !running:
 		return true, nil // the reservation has ended already
-	case m.Released():
+	case m.Released() && had.State == shared.MoveAccepted:
 		return !had.Claimed || now.Sub(o.released) > takenWithin, nil
-	case !running:
-		return false, volume.Errorf(volume.ErrRefused, "the move has ended: host %q or its agent was stopped, or host %q gave the order and was", o.to, o.Node).
-			WithHint("volctl node list")
-	case had.State == shared.MoveDeclined:
-		return false, volume.Errorf(volume.ErrRefused, "host %q refuses it: %s", o.to, had.Reason).WithRemedy(had.Remedy)
 	case m.Stuck(now) != "":
 		return false, volume.Errorf(volume.ErrRefused, "%s", m.Stuck(now)).WithRemedy(remedy.Of(remedy.ReturnOrReplace, o.from))
+	case !running:
+		return false, volume.Errorf(volume.ErrRefused, "%s; host %q keeps the volume", m.Ended(now), o.from).WithHint("volctl node list")
 	case o.accepted.IsZero() && now.Sub(o.begun) > o.Answer:
 		return false, volume.Errorf(volume.ErrRefused, "host %q has not answered within %s; is its agent older than this one?", o.to, o.Answer).WithHint("volctl node list")
 	case !o.accepted.IsZero() && now.Sub(o.accepted) > o.within:
@@ -142,21 +141,32 @@ func (o *order) judge(m shared.Moving) (done bool, err error) {
 	}
 }
 
-// cancel ends the move if the source still has the volume. It returns the error, or the result of a move
-// that has succeeded meanwhile.
+// result returns the result of a move that has succeeded.
+func (o *order) result(m shared.Moving) shared.Moved {
+	out := shared.Moved{From: o.from, To: o.to, Taken: m.Holder() == o.to}
+	if m.Reserved(o.id) {
+		out.Reserved = o.Reserve
+	}
+	return out
+}
+
+// cancel ends the move, unless the source has given the volume up for the target. It returns the error,
+// or the result of a move that has succeeded meanwhile.
 func (o *order) cancel(ctx context.Context, why error) (shared.Moved, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), decideWithin)
 	defer cancel()
 
 	m, err := o.decide(ctx, o.volume, o.from, o.to, func(who shared.Asker, m shared.Moving) (shared.Txn, error) {
-		return m.End(who, o.id, true)
+		if m.Reserved(o.id) {
+			return shared.Txn{}, nil
+		}
+		return m.End(who, o.id)
 	})
 	if err != nil {
 		o.Log.Warn("cannot end the move of a volume; it ends with the lease of this host or of the target", "volume", o.volume, "to", o.to, "error", err)
 	}
-	reserved := err == nil && m.Released() && m.Running(o.id)
-	if reserved {
-		return shared.Moved{From: o.from, To: o.to, Reserved: o.Reserve}, nil
+	if err == nil && m.Reserved(o.id) {
+		return o.result(m), nil
 	}
 	return shared.Moved{}, o.explain(o.volume, why)
 }

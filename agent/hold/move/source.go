@@ -13,7 +13,11 @@ import (
 // asSource detaches the claims on the volume as a drain does, and reports what keeps the volume on this
 // host. The hold ends with the last claim.
 func (w *worker) asSource(ctx context.Context, m shared.Moving) error {
-	if m.Move.Value.State != shared.MoveAccepted || m.Released() {
+	if m.Released() {
+		w.setGone(w.volume, w.id)
+		return nil
+	}
+	if m.Move.Value.State != shared.MoveAccepted {
 		return nil
 	}
 	if w.accepted.IsZero() {

@@ -85,7 +85,7 @@ func (w *worker) keep(ctx context.Context, m shared.Moving) error {
 	}
 
 	_, err := w.decide(ctx, w.volume, w.from, w.to, func(who shared.Asker, m shared.Moving) (shared.Txn, error) {
-		return m.End(who, w.id, false)
+		return m.End(who, w.id)
 	})
 	if err == nil {
 		w.Events(volume.Event{Type: volume.EventReservationEnded, Volume: w.volume, Message: "the reservation for this host has ended: " + why})
