@@ -165,24 +165,28 @@ func (s *Service) retry() {
 // The host is not draining, so a person may change the plan. Release therefore detaches the claims that
 // have no owner only when no claim has a living owner.
 func (s *Service) Release(ctx context.Context, id string) volume.Occupancy {
-	var own []volume.Record
 	living := false
-
-	for _, r := range s.Store.Volumes() {
-		if r.Leftover || r.Volume.ID != id {
-			continue
-		}
-		own = append(own, r)
+	for _, r := range s.recordsOf(id) {
 		for _, c := range r.Claims {
 			owned := c.Wanted && c.Owner.Mortal()
 			living = living || owned && !s.Owners.Gone(c.Keeper())
 		}
 	}
 
-	failed := s.detach(ctx, own, func(c volume.Claim) bool { return !living || c.Owner.Mortal() })
-	left := s.look(ctx, own)
+	failed := s.detach(ctx, s.recordsOf(id), func(c volume.Claim) bool { return !living || c.Owner.Mortal() })
+	left := s.look(ctx, s.recordsOf(id))
 	left.Left = append(left.Left, failed...)
 	return left
+}
+
+// recordsOf returns the record of a volume, or nothing.
+func (s *Service) recordsOf(id string) (own []volume.Record) {
+	for _, r := range s.Store.Volumes() {
+		if r.Volume.ID == id && !r.Leftover {
+			own = append(own, r)
+		}
+	}
+	return own
 }
 
 // all selects all claims.
