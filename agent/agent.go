@@ -26,10 +26,12 @@ import (
 	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/dockervol"
+	"github.com/volagent/volagent/agent/drain"
 	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/hold/clean"
 	"github.com/volagent/volagent/agent/hold/fence"
+	"github.com/volagent/volagent/agent/hold/move"
 	"github.com/volagent/volagent/agent/hold/task"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/owndir"
@@ -101,6 +103,7 @@ type Agent struct {
 	files        *volumefiles.Files
 	claims       *claim.Service
 	reaper       *claim.Reaper
+	drainer      *drain.Service
 
 	// These fields are nil if no cluster is configured.
 	clusterStore *cluster.Store
@@ -108,6 +111,7 @@ type Agent struct {
 	tasks        *task.Service
 	cleaner      *clean.Cleaner
 	fencer       *fence.Fencer
+	moves        *move.Service
 	box          *secret.Box
 
 	// These fields belong to the sockets and servers.

@@ -128,7 +128,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 	})
 
 	a.claims = &claim.Service{
-		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: a.dirs, Owners: a.owners, Halt: a.halt, Down: a.down, Coming: a.files.Await, Fetch: a.fetchShared(), Events: a.events.Add,
+		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: a.dirs, Owners: a.owners, Halt: a.halt, Down: a.down, Coming: a.files.Await, Fetch: a.fetchShared(), Leaving: a.leaving(), Events: a.events.Add,
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
 
@@ -217,16 +217,17 @@ func (a *Agent) connectServers(context.Context) (err error) {
 		Containers: runtimeCommands{a.plugins.Outside}, Mounts: a.host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
 		Events: a.events.Add, Log: a.log.Named("runtime"), Fetch: a.fetchForRuntimes,
 	}
+	a.drainer = &drain.Service{
+		Store: records.Draining{WithLeftovers: records.WithLeftovers{Store: a.db}}, Claims: a.claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt, Strays: a.status.Strays,
+		Changed: a.drainChanged,
+	}
 	requests := service.New(service.Options{
 		Claims: a.claims, Volumes: a.volumes, Storage: a.volumes, Snapshots: a.volumes, Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: a.plugins, Owners: a.owners,
 		Tests: a.tests, Events: a.events, Node: a.status.Node, Self: a.node.ID, Overview: a.overview(),
 		State: &backup.Service{
 			DB: a.db, Node: a.node, Halt: a.halt, Plugins: a.plugins, Secrets: a.secrets.Of, Owners: a.owners, Queue: a.queue, Reaper: a.reaper, Events: a.events.Add,
 		},
-		Drainer: &drain.Service{
-			Store: records.Draining{WithLeftovers: records.WithLeftovers{Store: a.db}}, Claims: a.claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt, Strays: a.status.Strays,
-			Changed: a.drainChanged,
-		},
+		Drainer: a.drainer, Mover: a.mover(),
 		Doctor: facts.NewDoctor(facts.Options{
 			Root: a.c.MountRoot(), StateFile: a.c.StateFile(), Halt: a.halt, OtherDataDir: a.otherDataDir, Serving: a.c.DockerSocket != "",
 			DB: a.db, Host: a.host, Dirs: a.dirs, Owners: a.owners, Queue: a.queue, Plugins: a.plugins, Tests: a.tests, Systemd: a.systemd, Containers: a.runtimes, Cluster: a.clusterFacts(),

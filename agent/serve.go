@@ -60,6 +60,7 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 			wg.Go(func() { a.holds.Run(running) })
 			wg.Go(func() { a.tasks.Run(running) })
 			wg.Go(func() { a.cleaner.Run(running) })
+			wg.Go(func() { a.moves.Run(running) })
 			wg.Go(func() { a.followEndpoints(running) })
 		}
 		wg.Go(func() { plugins.RecoverTests(running, a.plugins.Usage, a.tests, a.log) })

@@ -40,6 +40,7 @@ func (a *Agent) connectTasks(store shared.Store) error {
 		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,
 		Fencer: a.fencer, Log: a.log.Named("cluster"),
 	})
+	a.connectMoves(store)
 	a.changes.subscribe(func(supervisor.Change) { a.holds.PluginsChanged() })
 	return nil
 }

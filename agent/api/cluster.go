@@ -179,3 +179,29 @@ type Replaced struct {
 	Host    string   `json:"host"`
 	Dropped []string `json:"dropped"` // the volumes whose hold was dropped
 }
+
+// MoveRequest asks for the move of a shared volume to another host.
+type MoveRequest struct {
+	Host string `json:"host"`
+}
+
+// Moved is the result of a move.
+type Moved struct {
+	Volume string `json:"volume"`
+	From   string `json:"from"`
+	To     string `json:"to"`
+
+	// Taken is set if the host To holds the volume now. Otherwise the volume is free, and reserved for
+	// a claim on that host for the time ReservedFor.
+	Taken       bool   `json:"taken"`
+	ReservedFor string `json:"reserved_for,omitempty"`
+}
+
+// Move is a move of a shared volume that has not ended.
+type Move struct {
+	From    string    `json:"from"`
+	To      string    `json:"to"`
+	By      string    `json:"by"` // the host on which a person asked for the move
+	Since   time.Time `json:"since"`
+	Summary string    `json:"summary"`
+}

@@ -243,6 +243,10 @@ type Volume struct {
 	Holds       []Hold       `json:"holds,omitempty"`
 	ClusterCall *ClusterCall `json:"cluster_call,omitempty"`
 	TakenOver   *Takeover    `json:"taken_over,omitempty"`
+
+	// Move is the move of a shared volume to another host. It is set only in an answer about a single
+	// volume.
+	Move *Move `json:"move,omitempty"`
 }
 
 // Attempt describes the current step of a volume and its progress.

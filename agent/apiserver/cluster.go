@@ -53,3 +53,8 @@ func replaceHost(s *Server, r *request) action {
 	req := body[api.ReplaceRequest](r)
 	return func() (any, error) { return s.o.Cluster.Replace(r.Context(), r.by, r.PathValue("id"), req) }
 }
+
+func moveVolume(s *Server, r *request) action {
+	wait, req := r.duration("wait"), body[api.MoveRequest](r)
+	return func() (any, error) { return s.o.Cluster.Move(r.Context(), r.by, r.PathValue("id"), req, wait) }
+}

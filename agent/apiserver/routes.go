@@ -77,6 +77,7 @@ func routes() []route {
 		{"DELETE /v1/volumes/{id}/expand", true, withdrawExpansion},
 		{"POST /v1/volumes/{id}/share", true, shareVolume},
 		{"DELETE /v1/volumes/{id}/share", true, unshareVolume},
+		{"POST /v1/volumes/{id}/move", true, moveVolume},
 		{"GET /v1/volumes/{id}/stats", false, getStats},
 		{"GET /v1/volumes/{id}/report", false, getReport},
 		{"GET /v1/volumes/{id}/claims/{alloc}", false, getClaim},

@@ -131,6 +131,9 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 			full := req.Request
 			full.Draining = s.Store.Draining()
 			full.Operation = operation
+			if s.Leaving != nil {
+				full.Leaving = s.Leaving(req.Volume)
+			}
 			full.StagingPath = s.Paths.StagingPath(r.Volume.PluginID, r.Volume.ID)
 			full.Target = s.Paths.TargetPath(r.Volume.PluginID, req.Alloc, r.Volume.ID, full.Private())
 			next, err := volume.Admit(r, full, s.Plugins.View(r.Volume.PluginID).Info, time.Now().UTC())

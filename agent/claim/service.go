@@ -100,6 +100,10 @@ type Service struct {
 	// is nil if no cluster is configured.
 	Fetch func(ctx context.Context, id string) error
 
+	// Leaving returns the host to which a person moves a volume from this host. It returns an empty text
+	// for any other volume. The field Leaving is nil if no cluster is configured.
+	Leaving func(id string) string
+
 	// Events receives an event for each decision about a request. If Events is nil, the service
 	// discards the events.
 	Events EventSink

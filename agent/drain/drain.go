@@ -100,7 +100,7 @@ func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupan
 	defer cancel()
 
 	for {
-		unstored := s.detach(context.WithoutCancel(ctx))
+		unstored := s.detach(context.WithoutCancel(ctx), s.Store.Volumes(), all)
 		left := s.Look(context.WithoutCancel(ctx))
 		left.Left = append(left.Left, unstored...)
 		if left.Empty() || errors.Is(context.Cause(ctx), errOver) {
@@ -161,18 +161,50 @@ func (s *Service) retry() {
 	s.Owners.Check(ctx, owners)
 }
 
-// detach detaches all claims that have no living owner. It returns the claims whose detach it could
-// not store.
-func (s *Service) detach(ctx context.Context) (failed []volume.Occupant) {
+// Release detaches the claims on one volume as Drain does, and returns what keeps the volume on the host.
+// The host is not draining, so a person may change the plan. Release therefore detaches the claims that
+// have no owner only when no claim has a living owner.
+func (s *Service) Release(ctx context.Context, id string) volume.Occupancy {
+	living := false
+	for _, r := range s.recordsOf(id) {
+		for _, c := range r.Claims {
+			owned := c.Wanted && c.Owner.Mortal()
+			living = living || owned && !s.Owners.Gone(c.Keeper())
+		}
+	}
+
+	failed := s.detach(ctx, s.recordsOf(id), func(c volume.Claim) bool { return !living || c.Owner.Mortal() })
+	left := s.look(ctx, s.recordsOf(id))
+	left.Left = append(left.Left, failed...)
+	return left
+}
+
+// recordsOf returns the record of a volume, or nothing.
+func (s *Service) recordsOf(id string) (own []volume.Record) {
+	for _, r := range s.Store.Volumes() {
+		if r.Volume.ID == id && !r.Leftover {
+			own = append(own, r)
+		}
+	}
+	return own
+}
+
+// all selects all claims.
+func all(volume.Claim) bool { return true }
+
+// detach detaches the selected claims of some records that have no living owner. It returns the claims
+// whose detach it could not store.
+func (s *Service) detach(ctx context.Context, records []volume.Record, selected func(volume.Claim) bool) (failed []volume.Occupant) {
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex
 		slots = make(chan struct{}, atOnce)
 	)
 
-	for _, r := range s.Store.Volumes() {
+	for _, r := range records {
 		for _, c := range r.Claims {
-			if r.Leftover || !c.Wanted || c.Owner.Mortal() && !s.Owners.Gone(c.Keeper()) {
+			lives := c.Owner.Mortal() && !s.Owners.Gone(c.Keeper())
+			if r.Leftover || lives || !c.Wanted || !selected(c) {
 				continue
 			}
 
@@ -208,8 +240,17 @@ func notDetached(id, alloc string, err error) volume.Occupant {
 // Look returns the claims and leftovers that keep volumes on this host. It checks several volumes
 // at the same time.
 func (s *Service) Look(ctx context.Context) volume.Occupancy {
+	all := s.look(ctx, s.Store.Volumes())
+	if all.Empty() && s.Strays != nil {
+		all.Left = s.Strays()
+	}
+	return all
+}
+
+// look returns the claims and leftovers of some records that keep volumes on this host.
+func (s *Service) look(ctx context.Context, records []volume.Record) volume.Occupancy {
 	var held []volume.Record
-	for _, r := range s.Store.Volumes() {
+	for _, r := range records {
 		if r.Held() {
 			held = append(held, r)
 		}
@@ -236,9 +277,5 @@ func (s *Service) Look(ctx context.Context) volume.Occupancy {
 	for _, o := range found {
 		all.Waiting, all.Left = append(all.Waiting, o.Waiting...), append(all.Left, o.Left...)
 	}
-	if all.Empty() && s.Strays != nil {
-		all.Left = s.Strays()
-	}
-
 	return all
 }

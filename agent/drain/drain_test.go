@@ -151,6 +151,34 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestRelease checks that Release detaches the claims of one volume, and leaves other volumes alone. A claim
+// without an owner stays as long as another claim has a living owner. The host is not draining.
+func TestRelease(t *testing.T) {
+	r := claimed("db", volume.Owner{Kind: volume.OwnerPID, PID: 7})
+	r.Claims["plain"] = volume.Claim{Alloc: "plain", Wanted: true, State: volume.Mounted, Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerNone}}}
+	w := host(r, claimed("other", volume.Owner{Kind: volume.OwnerNone}), claimed("ended", volume.Owner{Kind: volume.OwnerPID, PID: 101}))
+	s := w.service()
+
+	left := s.Release(t.Context(), "db")
+	if len(left.Waiting) != 1 || left.Waiting[0].Alloc != "a" || suggest.Words(left.Waiting[0].Command) != "kill 7" || len(left.Left) != 1 {
+		t.Errorf("left is %+v", left)
+	}
+	if !w.records["db"].Claims["plain"].Wanted {
+		t.Error("the claim without an owner is detached")
+	}
+
+	delete(w.records["db"].Claims, "a")
+	if left := s.Release(t.Context(), "db"); !left.Empty() {
+		t.Errorf("left is %+v", left)
+	}
+	if left := s.Release(t.Context(), "ended"); !left.Empty() {
+		t.Errorf("left is %+v", left)
+	}
+	if !w.records["other"].Claims["a"].Wanted || w.Draining() {
+		t.Error("another volume is detached, or the host is draining")
+	}
+}
+
 // TestDrainFailing checks that Drain returns a claim whose detach cannot be stored, with the
 // command that solves the problem. A repeated drain wakes a volume whose claim is already
 // detaching.

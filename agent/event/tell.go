@@ -17,6 +17,7 @@ func Tell(log hclog.Logger, e Event) {
 		level = hclog.Warn
 	case volume.EventPluginReady, volume.EventCreated, volume.EventRegistered, volume.EventShared, volume.EventUnshared, volume.EventUpdated, volume.EventDeleted, volume.EventDeregistered,
 		volume.EventOwnerGone, volume.EventRuntimeCreated, volume.EventRuntimeRemoved, volume.EventNodeDraining, volume.EventNodeUndrained, volume.EventRestored,
+		volume.EventVolumeLeaving, volume.EventVolumeReserved, volume.EventReservationEnded,
 		volume.EventNodeRegistered, volume.EventClusterReachable:
 		level = hclog.Info
 	}

@@ -80,6 +80,14 @@ func (s *membership) Asker() (shared.Asker, error) {
 	return s.who, nil
 }
 
+// Lease returns the lease of the last registration. It is 0 until the host is registered.
+func (s *membership) Lease() shared.Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.lease
+}
+
 // Usable returns an error with the reason and its time if the cluster is not usable.
 func (s *membership) Usable() error {
 	s.mu.Lock()

@@ -113,7 +113,7 @@ func (s *waits) stopAwaiting(id string) {
 // volume when the host that prevents the admission is gone. Any other change that still prevents the
 // admission wakes nothing.
 func (s *waits) awaitChange(ctx context.Context, id string, ask shared.Ask) {
-	keys := []shared.Span{{Key: shared.UseKey(id)}, {Key: shared.CallKey(id)}, {Key: shared.VolumeKey(id)}, {Key: shared.MetaKey}}
+	keys := []shared.Span{{Key: shared.UseKey(id)}, {Key: shared.CallKey(id)}, {Key: shared.VolumeKey(id)}, {Key: shared.MoveKey(id)}, {Key: shared.MetaKey}}
 	for ctx.Err() == nil {
 		sit, err := s.read(ctx, id)
 		if err != nil {

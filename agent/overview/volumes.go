@@ -111,7 +111,7 @@ const firstUsers = 500
 func (s *Service) volumeAt(ctx context.Context, id string, hosts []string) (v shared.VolumeView, found []string, err error) {
 	ops := []shared.Op{
 		shared.Get(shared.MetaKey), shared.Get(shared.VolumeKey(id)), shared.Get(shared.UseKey(id)), shared.Get(shared.CallKey(id)),
-		shared.GetSpan(shared.Users(id), firstUsers),
+		shared.GetSpan(shared.Users(id), firstUsers), shared.Get(shared.MoveKey(id)),
 	}
 	fixed := len(ops)
 	for _, host := range hosts {
@@ -136,6 +136,9 @@ func (s *Service) volumeAt(ctx context.Context, id string, hosts []string) (v sh
 	}
 	if c, err := first[shared.Call](reads[3]); err == nil && c.Exists() {
 		v.Call = &shared.CallView{Volume: id, Call: c.Value}
+	}
+	if m, err := first[shared.Move](reads[5]); err == nil && m.Exists() {
+		v.Move = &m.Value
 	}
 	users, err := s.users(ctx, id, reads[4])
 	if err != nil {

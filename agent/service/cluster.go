@@ -30,6 +30,7 @@ type Overview interface {
 type Cluster struct {
 	view
 	overview Overview
+	mover    Mover
 	self     string
 }
 
@@ -123,6 +124,9 @@ func (c Cluster) Volume(ctx context.Context, by Caller, id string) (out api.Volu
 	if v.Call != nil {
 		call := toCall(*v.Call)
 		out.ClusterCall = &call
+	}
+	if m := v.Move; m != nil {
+		out.Move = &api.Move{From: m.From, To: m.To, By: m.By, Since: m.Since, Summary: m.Words(v.Holder())}
 	}
 	return out, "", nil
 }

@@ -34,6 +34,7 @@ type Options struct {
 	Events    EventLog
 	Doctor    Examiner
 	Overview  Overview        // nil without a cluster
+	Mover     Mover           // nil without a cluster
 	Self      string          // the name of this host
 	Node      func() api.Node // the service adds the plugins, counts and problems
 }
@@ -64,7 +65,7 @@ func New(o Options) *Service {
 		Plugins:   Plugins{v, o.Plugins},
 		Tests:     Tests{Plugins{v, o.Plugins}, o.Tests},
 		Node:      Node{v, o.Node, o.Drainer, o.Plugins},
-		Cluster:   Cluster{v, o.Overview, o.Self},
+		Cluster:   Cluster{v, o.Overview, o.Mover, o.Self},
 		State:     State{o.State},
 		Events:    Events{o.Events},
 		Doctor:    Doctor{o.Doctor},

@@ -48,6 +48,9 @@ func clusterLines(v *api.Volume, out *output.Printer) []output.Field {
 	if t := v.TakenOver; t != nil {
 		lines = append(lines, output.Named("Taken over", "from host "+t.From, "proof: "+t.Kind, output.Since(out.Now(), t.At)+" ago", "by host "+t.By))
 	}
+	if m := v.Move; m != nil {
+		lines = append(lines, output.Named("Move", m.Summary, "since "+output.Since(out.Now(), m.Since)))
+	}
 	return lines
 }
 

@@ -14,7 +14,7 @@ func New(a *command.App) *cobra.Command {
 		newInit(a), newCreate(a), newRegister(a), newValidate(a),
 		NewList(a), NewStatus(a), command.Inspect(NewStatus(a), a, "Show a volume as JSON (short for volume status ID -o json)"),
 		newClaim(a), newDetach(a), newDeregister(a), newDelete(a), newStats(a),
-		newExpand(a), newModify(a), newShare(a), newUnshare(a), newExport(a), newSnapshot(a),
+		newExpand(a), newModify(a), newShare(a), newUnshare(a), newMove(a), newExport(a), newSnapshot(a),
 	)
 	cmd.AddCommand(Pointers()...)
 	return cmd

@@ -47,7 +47,7 @@ func (s Situation) Admit(a Ask) (Txn, error) {
 		return Txn{}, err
 	}
 
-	compares := []Compare{Unchanged(s.Volume.KV), Unchanged(s.Use.KV), Absent(s.Hold.Key), Absent(s.Call.Key)}
+	compares := []Compare{Unchanged(s.Volume.KV), Unchanged(s.Use.KV), Absent(s.Hold.Key), Absent(s.Call.Key), Unchanged(s.Move.KV)}
 	hold := Hold{Access: a.Access, Reader: a.Reader, Operation: a.Operation, Incarnation: a.Incarnation, NodeID: a.NodeID, Since: a.Now}
 	if a.Attach {
 		hold.Attachment = Attaching
@@ -63,6 +63,10 @@ func (s Situation) Admit(a Ask) (Txn, error) {
 	if def := s.Volume.Value; a.Controller && a.Attach != def.Attach {
 		def.Attach = a.Attach
 		then = append(then, s.Volume.Put(def))
+	}
+
+	if s.fulfils(a) {
+		then = append(then, Delete(s.Move.Key))
 	}
 
 	use := s.Use.Value
@@ -115,7 +119,7 @@ func (s Situation) checkAdmission(a Ask) error {
 	case s.Meta.Value.Suspended != "" && (holds(a.Access, a.Reader) || s.hidesMode()):
 		return s.suspended()
 	default:
-		return nil
+		return s.reserved(a)
 	}
 }
 

@@ -19,6 +19,7 @@
 //	fenced/<node>/<incarnation>  the proof that a host with this incarnation cannot write any more
 //	wanted/<volume>/<node>     a host waits for a volume of a host that is gone; deleted with its lease
 //	returned/<node>            a fenced host is back; deleted with its lease
+//	moves/<volume>             the order of a person to move a volume to another host; has a lease
 //	leader                     the host that cleans up first; deleted with its lease
 //	status/<node>              what people see of a host
 //	notices/<volume>           tells the hosts that use a volume that its definition has changed
@@ -71,6 +72,7 @@ const (
 	noticesPrefix  = "notices/"
 	questionPrefix = "questions/"
 	answersPrefix  = "answers/"
+	movesPrefix    = "moves/"
 )
 
 // NodeKey returns the key of a host.
@@ -154,6 +156,12 @@ func TasksOf(node string) Span { return Prefix(tasksPrefix + volume.KeyComponent
 func FencedKey(node string, incarnation uint64) string {
 	return fencedPrefix + volume.KeyComponent(node) + "/" + strconv.FormatUint(incarnation, 10)
 }
+
+// MoveKey returns the key of the move of a volume.
+func MoveKey(id string) string { return movesPrefix + volume.KeyComponent(id) }
+
+// Moves returns the span of all moves.
+func Moves() Span { return Prefix(movesPrefix) }
 
 // Tasks returns the span of all tasks.
 func Tasks() Span { return Prefix(tasksPrefix) }

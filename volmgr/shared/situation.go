@@ -27,6 +27,7 @@ type Situation struct {
 	Hold   Entry[Hold]
 	Call   Entry[Call]
 	Users  []Entry[User] // at most two of the users
+	Move   Entry[Move]
 
 	Revision int64 // of the read
 	id       string
@@ -40,7 +41,7 @@ const readUsers = 2
 func Reads(node, id string) []Op {
 	return []Op{
 		Get(MetaKey), Get(NodeKey(node)), Get(VolumeKey(id)), Get(UseKey(id)), Get(HoldKey(node, id)), Get(CallKey(id)),
-		GetSpan(Users(id), readUsers),
+		GetSpan(Users(id), readUsers), Get(MoveKey(id)),
 	}
 }
 
@@ -62,6 +63,7 @@ func ParseSituation(node, id string, res Result) (Situation, error) {
 		e, err := Decode[User](kv)
 		s.Users, errs = append(s.Users, e), append(errs, err)
 	}
+	s.Move = entry[Move](MoveKey(id), reads[7], &errs)
 	if is := s.Volume.Value.Volume.ID; s.Volume.Exists() && is != id {
 		errs = append(errs, volume.Errorf(volume.ErrRefused, "etcd has volume %q under the key of volume %q", is, id))
 	}
@@ -134,6 +136,8 @@ func (s Situation) After(t Txn, revision int64) (Situation, error) {
 			s.Hold = entry[Hold](op.Key, s.Hold.changed(kv), &errs)
 		case s.Call.Key:
 			s.Call = entry[Call](op.Key, s.Call.changed(kv), &errs)
+		case s.Move.Key:
+			s.Move = entry[Move](op.Key, s.Move.changed(kv), &errs)
 		}
 	}
 

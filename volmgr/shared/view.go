@@ -69,9 +69,22 @@ type VolumeView struct {
 	// the volume was read alone.
 	TakenOver *TakenOver
 
+	Move *Move // nil if no move is in progress, or if it was not read
+
 	// Conflict says that hosts use the volume against its mode. It is set only if the volume was read
 	// alone.
 	Conflict string
+}
+
+// Holder returns the host that a move takes the volume from, or gives it to. It returns an empty text if
+// the volume has no single holder.
+func (v VolumeView) Holder() string {
+	for _, h := range v.Holds {
+		if holds(h.Access, h.Reader) {
+			return h.Host
+		}
+	}
+	return ""
 }
 
 // HostView is a host of the cluster as people see it.

@@ -43,6 +43,9 @@ type Request struct {
 	// Draining is set while the host is being drained. Admit then refuses every new claim.
 	Draining bool
 
+	// Leaving names the host to which a person moves the volume. Admit then refuses every new claim.
+	Leaving string
+
 	// StagingPath and the path after it are where the agent stages and publishes the volume if it
 	// admits the claim.
 	StagingPath string
@@ -82,11 +85,10 @@ func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) 
 	if req.Draining {
 		return r, Errorf(ErrRefused, "cannot claim volume %q: this host is draining", v.ID).WithRemedy(remedy.Of(remedy.Undrain))
 	}
-	if p.Driver != "" && !p.HasNode {
-		return r, Errorf(ErrRefused, "volume %q cannot be mounted: plugin %q has no node service", v.ID, v.PluginID).
-			WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
+	if req.Leaving != "" {
+		return r, Errorf(ErrRefused, "cannot claim volume %q: it is being moved to host %q", v.ID, req.Leaving).WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	}
-	if err := v.reaches(p); err != nil {
+	if err := v.CheckHost(p); err != nil {
 		return r, err
 	}
 

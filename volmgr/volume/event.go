@@ -68,6 +68,10 @@ const (
 	EventHoldLost     EventType = "hold-lost"
 	EventHoldTrusted  EventType = "hold-trusted"  // used after a reboot without an answer of the cluster
 	EventHoldConflict EventType = "hold-conflict" // several hosts use the volume against its mode
+
+	EventVolumeLeaving    EventType = "volume-leaving"    // a person moves the volume from this host to another one
+	EventVolumeReserved   EventType = "volume-reserved"   // a person moves the volume to this host
+	EventReservationEnded EventType = "reservation-ended" // without a hold of this host
 )
 
 // The part of this host in its cluster changed.
@@ -151,6 +155,7 @@ func (t EventType) Check() error {
 		EventNodeExpanded, EventExpandFailed, EventStepFailed, EventStepInterrupted,
 		EventWarning,
 		EventHoldAcquired, EventHoldGivenUp, EventHoldLost, EventHoldTrusted, EventHoldConflict,
+		EventVolumeLeaving, EventVolumeReserved, EventReservationEnded,
 		EventNodeRegistered, EventClusterReachable, EventClusterUnreachable,
 		EventNodeFencing, EventNodeFenced, EventTakenOver, EventQuarantined,
 		EventCreated, EventCreateFailed, EventRegistered, EventUpdated, EventDeleted,

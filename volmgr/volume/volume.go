@@ -113,6 +113,16 @@ func (v Volume) CheckCloneSource(p plugin.Info) error {
 		v.ID, from, segments(p.Topology)).WithHint("give the clone a topology_request, or create it on a host that reaches the volume")
 }
 
+// CheckHost returns an error if no claim on this host can use the volume, because the plugin has no node
+// service here or cannot reach the volume from here.
+func (v Volume) CheckHost(p plugin.Info) error {
+	if p.Driver != "" && !p.HasNode {
+		return Errorf(ErrRefused, "volume %q cannot be mounted: plugin %q has no node service", v.ID, v.PluginID).
+			WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
+	}
+	return v.reaches(p)
+}
+
 // reaches returns an error if the plugin cannot reach the volume from this host (CSI
 // accessible_topology). It returns nil if the topology of the volume or of the node is unknown. For
 // example, the agent does not know the topology of a node part that it has never asked.

@@ -346,7 +346,7 @@ func (r *rig) expectFree(id string) {
 	r.t.Helper()
 	for _, kv := range r.keys() {
 		switch {
-		case strings.HasPrefix(kv.Key, "holds/"), strings.HasPrefix(kv.Key, "calls/"), strings.HasPrefix(kv.Key, "users/"):
+		case strings.HasPrefix(kv.Key, "holds/"), strings.HasPrefix(kv.Key, "calls/"), strings.HasPrefix(kv.Key, "users/"), strings.HasPrefix(kv.Key, "moves/"):
 			r.t.Errorf("etcd still has %s: %s", kv.Key, kv.Value)
 		case kv.Key == "use/"+id && strings.Contains(string(kv.Value), "access"):
 			r.t.Errorf("etcd shows the volume as used: %s", kv.Value)
