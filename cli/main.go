@@ -1,10 +1,11 @@
 // Package cli implements volctl, the operator's command-line tool. It contains the root command,
 // the short command names and the exit codes. Each group of commands has its own package: volume,
-// plugin, node, mount, state and systemd. These packages share the packages command and output.
+// plugin, node, mount, state, systemd and failover. These packages share the packages command and
+// output.
 //
-// volctl gets its information from the agent, over the agent's socket. Only the commands mount and
-// umount examine the host themselves. If the program is started under the name mount.csi or
-// umount.csi, it works as a helper of mount(8).
+// volctl gets its information from the agent, over the agent's socket. Only the commands mount,
+// umount and failover examine the host themselves. If the program is started under the name
+// mount.csi or umount.csi, it works as a helper of mount(8).
 package cli
 
 import (

@@ -6,6 +6,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/cli/cluster"
 	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/failover"
 	"github.com/volagent/volagent/cli/mount"
 	"github.com/volagent/volagent/cli/node"
 	"github.com/volagent/volagent/cli/plugin"
@@ -43,7 +44,7 @@ Commands that change state need the exact id.
 
 	root.AddCommand(
 		volume.New(a), volume.NewClaims(a), mount.New(a, host), mount.NewUmount(a, host), plugin.New(a),
-		node.New(a), cluster.New(a), systemd.New(a, host), node.NewDoctor(a), state.New(a), node.NewEvents(a),
+		node.New(a), cluster.New(a), systemd.New(a, host), failover.New(a, failover.HostAt(host.Root)), node.NewDoctor(a), state.New(a), node.NewEvents(a),
 		newWait(a), newVersion(a), command.NewCompletion(),
 	)
 

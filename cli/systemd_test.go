@@ -102,7 +102,7 @@ func verify(t *testing.T, files map[string]string) {
 	dir := t.TempDir()
 	files["/etc/systemd/system/volagent.service"] = "[Service]\nExecStart=/bin/sh\n"
 	for path := range files {
-		if consumer, _, ok := strings.Cut(path, ".d/"); ok {
+		if consumer, _, ok := strings.Cut(path, ".d/"); ok && files[consumer] == "" {
 			files[consumer] = "[Service]\nExecStart=/bin/sh\n"
 		}
 	}

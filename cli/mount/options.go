@@ -39,6 +39,9 @@ type Options struct {
 	vfs map[string]string
 }
 
+// Request returns the request for a claim with these options. It has no directory and no owner.
+func (o *Options) Request() api.ClaimRequest { return o.req }
+
 // valued lists the options that take a value.
 var valued = map[string]func(o *Options, value string) error{
 	"alloc": func(o *Options, v string) error { o.Alloc = v; return command.CheckAlloc(v) },

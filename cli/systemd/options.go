@@ -20,6 +20,7 @@ type generateOptions struct {
 	options        []string
 	automount      bool
 	install, force bool
+	failover       failoverOptions
 	host           mount.Host
 
 	// parsed holds the parsed mount options.
@@ -47,6 +48,10 @@ func (o *generateOptions) check() (err error) {
 		if err := checkUnit(o.consumer); err != nil {
 			return err
 		}
+	}
+
+	if err := o.checkFailover(); err != nil {
+		return err
 	}
 
 	if o.parsed.Alloc == "" && command.CheckAlloc(mount.UnitName(o.dir)) != nil {

@@ -14,8 +14,12 @@ import (
 // unitDir is the directory for unit files of the administrator.
 const unitDir = "/etc/systemd/system"
 
-// units returns the requested unit files, with the mount unit first.
+// units returns the requested unit files. The first one is the mount unit or the failover unit.
 func (o *generateOptions) units() *generated {
+	if o.failover.on {
+		return o.failoverUnits()
+	}
+
 	mount := mount.UnitName(o.dir)
 	auto := strings.TrimSuffix(mount, "mount") + "automount"
 	g := &generated{Fstab: o.fstab(), Enable: mount}
