@@ -143,7 +143,7 @@ func (s *records) Save(_ context.Context, id string, fn func(volume.Record) (vol
 		}
 		next, saving := fn(r)
 		s.mem[id] = next
-		return saving == volume.SaveFirst, nil
+		return saving != volume.SaveWithNext, nil
 	})
 }
 

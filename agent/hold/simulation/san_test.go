@@ -38,6 +38,7 @@ type flight struct {
 	node   string // the node id of the call
 	by     *agent
 	late   bool // the agent was paused between the announcement and the call
+	alone  bool // the executor does not wait for the call any more
 	timer  *time.Timer
 	lands  time.Time
 	effect func()
@@ -178,6 +179,9 @@ func (s *san) begin(ctx context.Context, a *agent, m call.Method, external, node
 	s.mu.Unlock()
 
 	err := awaitAnswer(ctx, a, m, answer, controllerDeadline)
+	s.mu.Lock()
+	one.alone = true
+	s.mu.Unlock()
 	a.gate()
 	if a.gone() {
 		err = noAnswer(m, volume.CodeCanceled)
