@@ -112,18 +112,26 @@ func (w *world) hostOf(name string) *host {
 func (w *world) hostOfNode(node string) *host { return w.hostOf(strings.TrimPrefix(node, "node-")) }
 
 // callBegins checks that no other host has a controller call in flight for a volume (I11). A call that
-// rests on a decision from before a pause of its host is exempt. So is the late effect of a
-// ControllerUnpublishVolume for another node: its host has repeated the call, and only then given up its
-// hold, so the late effect finds nothing to detach. The caller holds san.mu.
+// rests on a decision from before a pause of its host is exempt. The caller holds san.mu.
 func (j *judge) callBegins(one *flight) {
 	for other := range j.w.san.calls {
-		harmless := other.alone && other.kind == call.ControllerUnpublish && other.node != one.node
-		exempt := one.late || other.late || harmless
+		exempt := one.late || other.late || j.harmless(one, other)
 		if other.disk == one.disk && other.by.h != one.by.h && !exempt {
 			j.w.breaks(one.disk.id, "I11: %s calls %s for %s while %s of %s for %s is in flight",
 				one.by.h.name, one.kind, one.node, other.kind, other.by.h.name, other.node)
 		}
 	}
+}
+
+// harmless reports whether the late effect of another call cannot disturb a new call. The executor of the
+// other call has ended its wait. A detach of another node finds nothing that the new call makes. The record
+// of a host with a hold waits for the late effects on its own attachment. The caller holds san.mu.
+func (j *judge) harmless(one, other *flight) bool {
+	target := holder{strings.TrimPrefix(other.node, "node-"), other.disk.id}
+	elsewhere := other.kind == call.ControllerUnpublish && other.node != one.node
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return other.alone && (elsewhere || j.holds[target] != 0)
 }
 
 // detached checks that the storage is not taken from a host that uses it. The caller holds san.mu.

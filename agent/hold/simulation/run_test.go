@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"testing/synctest"
@@ -214,6 +216,7 @@ func (r *run) rest() {
 	}
 	if bad != "" {
 		w.breaks(id, "I4: %s after the last fault: %s", time.Since(begun), bad)
+		if *stacksFlag != "" { f, _ := os.Create(*stacksFlag); pprof.Lookup("goroutine").WriteTo(f, 2); f.Close() }
 		return
 	}
 	w.mu.Lock()
