@@ -2,6 +2,7 @@ package simulation_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/hold/clean"
+	"github.com/volagent/volagent/agent/hold/fence"
 	"github.com/volagent/volagent/agent/hold/task"
 	"github.com/volagent/volagent/agent/reconcile"
 	"github.com/volagent/volagent/volmgr/call"
@@ -34,7 +36,8 @@ type host struct {
 	made   uint64                // the number of mounts that were made; guarded by san.mu
 	agent  atomic.Pointer[agent] // nil while no agent runs
 
-	partitioned bool // guarded by world.mu
+	partitioned bool       // guarded by world.mu
+	power       sync.Mutex // held while an agent starts and while the host loses its power
 
 	mu      sync.Mutex
 	paused  chan struct{} // closed when the agent continues; nil while it runs
@@ -82,6 +85,7 @@ type agent struct {
 	holds   *hold.Service
 	tasks   *task.Service
 	cleaner *clean.Cleaner
+	fencer  *fence.Fencer
 	queue   *reconcile.Queue
 	claims  *claim.Service
 	running sync.WaitGroup
@@ -115,8 +119,15 @@ func (a *agent) gate() (late bool) {
 	}
 }
 
-// start starts an agent, as the host does after a boot or after the end of the last agent.
+// start starts an agent, as the host does after a boot or after the end of the last agent. It does nothing
+// if an agent runs.
 func (h *host) start() {
+	h.power.Lock()
+	defer h.power.Unlock()
+	if h.agent.Load() != nil {
+		return
+	}
+
 	after := volume.Crashed
 	rebooted := h.disk.boot != h.booted() && h.disk.boot != 0
 	switch {
@@ -159,8 +170,14 @@ func (a *agent) connect(after volume.Stop) {
 		PeersChanged: a.wakeAll, Overtaken: func(id, node, nodeID string, wait time.Duration) { a.cleaner.Overtaken(id, node, nodeID, wait) },
 		Log: log,
 	})
+	a.fencer = fence.New(fence.Options{
+		Store: a.link, Node: h.name, View: func(v volume.Volume) plugin.View { return a.tasks.Borrow(v, h.view(v.PluginID)) },
+		Plugin: func(v volume.Volume, _ call.Method) (call.Caller, error) { return steps{a}.controller(v), nil }, Secrets: noSecrets,
+		Published: func(ctx context.Context, v volume.Volume) ([]string, bool, error) { return a.cleaner.Published(ctx, v) },
+		Hooks:     hooks{a}, Wake: func() { a.cleaner.Wake() }, Events: a.events, Log: log,
+	})
 	a.cleaner = clean.New(clean.Options{
-		Store: a.link, Node: h.name, Asker: a.holds.Asker, View: h.view, Plugin: local, Secrets: noSecrets, Log: log,
+		Store: a.link, Node: h.name, Asker: a.holds.Asker, View: h.view, Plugin: local, Secrets: noSecrets, Fencer: a.fencer, Log: log,
 	})
 	a.queue = reconcile.New(reconcile.Options{
 		Store: a.records, Plugins: views{h}, Host: a.holds.Steps(), Cluster: a.holds.Cluster, Idle: a.holds.Idle, Borrow: a.tasks.Borrow,
@@ -187,7 +204,7 @@ func (a *agent) info() shared.NodeInfo {
 		v := a.h.view(d.id)
 		info.Plugins[d.id] = shared.NodePlugin{
 			Driver: v.Info.Driver, Version: v.Info.Version, NodeID: v.Info.NodeID, Controller: v.Info.HasController, Caps: v.Info.Caps,
-			ControllerTimeout: v.ControllerTimeout,
+			ControllerTimeout: v.ControllerTimeout, Fence: v.Fence,
 		}
 	}
 	return info
@@ -283,6 +300,8 @@ func (h *host) stopInOrder() {
 
 // die takes the power from the host: all processes and mounts end at once.
 func (h *host) die() {
+	h.power.Lock()
+	defer h.power.Unlock()
 	h.kill()
 	h.w.san.mu.Lock()
 	clear(h.mounts)
@@ -319,4 +338,42 @@ func (h *host) resumedLately() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.resumed.IsZero() && time.Since(h.resumed) < lateFor
+}
+
+// hooks are the fence hooks of a host. They switch other hosts off.
+type hooks struct{ a *agent }
+
+// Names implements fence.Hooks.
+func (hooks) Names() []string { return []string{"power"} }
+
+// Off switches a host off, and starts it again later. It may fail while calls of plugins go wrong.
+func (k hooks) Off(ctx context.Context, name string, _ shared.Machine) (string, error) {
+	w := k.a.h.w
+	r := w.draw("hook " + name)
+	k.a.gate()
+	select {
+	case <-time.After(200*time.Millisecond + time.Duration(r.Int64N(int64(3*time.Second)))):
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case <-k.a.dead:
+		return "", errDead
+	}
+	if r.Float64() < w.troubles().calls {
+		return "", errors.New("the power switch does not answer")
+	}
+
+	h := w.hostOf(name)
+	w.count("host switched off by a hook")
+	w.note(name, "", "a hook of %s switches the host off", k.a.h.name)
+	h.die()
+	w.mu.Lock()
+	w.lastOff = time.Now()
+	w.mu.Unlock()
+	time.AfterFunc(time.Second+time.Duration(r.Int64N(int64(10*time.Second))), func() {
+		if !w.ended.Load() {
+			h.start()
+		}
+	})
+	k.a.gate()
+	return "power", nil
 }

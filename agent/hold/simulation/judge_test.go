@@ -17,9 +17,12 @@ import (
 type judge struct {
 	w *world
 
-	mu     sync.Mutex       // held during each transaction
-	tokens map[string]int64 // the newest token of each volume
-	holds  map[holder]int64 // the tokens of all holds in the store
+	txn sync.Mutex // held during each transaction
+
+	mu     sync.Mutex             // guards the fields below
+	tokens map[string]int64       // the newest token of each volume
+	holds  map[holder]int64       // the tokens of all holds in the store
+	calls  map[string]shared.Call // the announced calls, by volume
 }
 
 // holder is a host with a hold on a volume.
@@ -27,8 +30,8 @@ type holder struct{ host, volume string }
 
 // execute executes a transaction, and checks its changes of holds.
 func (j *judge) execute(by string, s *memory.Store, t shared.Txn) (shared.Result, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.txn.Lock()
+	defer j.txn.Unlock()
 	res, err := s.Do(context.Background(), t)
 	if err != nil || !res.Done {
 		return res, err
@@ -40,13 +43,16 @@ func (j *judge) execute(by string, s *memory.Store, t shared.Txn) (shared.Result
 			continue
 		}
 		at := holder{node, id}
+		j.mu.Lock()
+		had := j.holds[at] != 0
+		j.mu.Unlock()
 		switch {
-		case op.Kind == shared.OpPut && j.holds[at] == 0:
+		case op.Kind == shared.OpPut && !had:
 			j.granted(by, at, res.Revision)
 		case op.Kind == shared.OpPut:
 			e, _ := shared.Decode[shared.Hold](shared.KV{Mod: 1, Value: op.Value})
 			j.w.note(by, id, "hold of %s: %s", node, e.Value.Attachment)
-		case op.Kind == shared.OpDelete && j.holds[at] != 0:
+		case op.Kind == shared.OpDelete && had:
 			j.dropped(by, at, t)
 		}
 	}
@@ -59,18 +65,25 @@ func (j *judge) noteCall(by string, op shared.Op) {
 		return
 	}
 	id, _ := shared.LastID(op.Key)
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if op.Kind == shared.OpDelete {
+		delete(j.calls, id)
 		j.w.note(by, id, "the announced call ends")
 		return
 	}
 	e, _ := shared.Decode[shared.Call](shared.KV{Mod: 1, Value: op.Value})
-	j.w.note(by, id, "announces %s of %s for %s (taken %t, incarnation %d)", e.Value.Call, e.Value.Executor, e.Value.Target, e.Value.Taken, e.Value.Incarnation)
+	j.calls[id] = e.Value
+	j.w.note(by, id, "announces %s of %s for %s (taken %t, fence %t, incarnation %d)",
+		e.Value.Call, e.Value.Executor, e.Value.Target, e.Value.Taken, e.Value.Fence, e.Value.Incarnation)
 }
 
 // granted checks a new hold: its token is greater than all earlier tokens of the volume (I7).
 func (j *judge) granted(by string, at holder, token int64) {
 	j.w.count("hold granted")
 	j.w.note(by, at.volume, "hold of %s granted, token %d", at.host, token)
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if token <= j.tokens[at.volume] {
 		j.w.breaks(at.volume, "I7: the token %d of %s is not greater than %d", token, at.host, j.tokens[at.volume])
 	}
@@ -80,7 +93,9 @@ func (j *judge) granted(by string, at holder, token int64) {
 // dropped checks the end of a hold. A host ends only its own hold, and only after it has unmounted the
 // volume. Another host needs a proof in the same transaction (I2, I3).
 func (j *judge) dropped(by string, at holder, t shared.Txn) {
+	j.mu.Lock()
 	delete(j.holds, at)
+	j.mu.Unlock()
 	j.w.note(by, at.volume, "hold of %s ends", at.host)
 	if by != at.host {
 		proof := slices.ContainsFunc(t.Then, func(op shared.Op) bool {
@@ -90,15 +105,19 @@ func (j *judge) dropped(by string, at holder, t shared.Txn) {
 			j.w.breaks(at.volume, "I2: %s drops the hold of %s without a proof", by, at.host)
 		}
 		j.w.count("takeover")
-		return
 	}
 
 	h := j.w.hostOf(at.host)
 	j.w.san.mu.Lock()
 	defer j.w.san.mu.Unlock()
 	for path, m := range h.mounts {
-		if j.w.san.disks[m.volume].id == at.volume {
+		d := j.w.san.disks[m.volume]
+		switch {
+		case d.id != at.volume:
+		case by == at.host:
 			j.w.breaks(at.volume, "I1: %s gives up its hold, and %s is still mounted", at.host, path)
+		case j.w.san.reaches(h, d):
+			j.w.breaks(at.volume, "I3: %s drops the hold of %s, which can still write at %s", by, at.host, path)
 		}
 	}
 }
@@ -137,8 +156,11 @@ func (j *judge) harmless(one, other *flight) bool {
 // detached checks that the storage is not taken from a host that uses it. The caller holds san.mu.
 func (j *judge) detached(one *flight) {
 	h := j.w.hostOfNode(one.node)
+	j.mu.Lock()
+	fences := j.calls[one.disk.id].Fence && j.calls[one.disk.id].Target == h.name
+	j.mu.Unlock()
 	for path, m := range h.mounts {
-		if j.w.san.disks[m.volume] == one.disk && !one.late {
+		if j.w.san.disks[m.volume] == one.disk && !one.late && !fences {
 			j.w.breaks(one.disk.id, "I2: %s detaches %s, where %s is mounted", one.by.h.name, h.name, path)
 		}
 	}
@@ -191,6 +213,9 @@ func (w *world) unrest() (string, string) {
 			id, _ := shared.LastID(page.KVs[0].Key)
 			return "the key " + page.KVs[0].Key + " is left: " + string(page.KVs[0].Value), id
 		}
+	}
+	if bad := w.fencedHost(); bad != "" {
+		return bad, ""
 	}
 	if bad, id := w.leakedUsers(holds); bad != "" {
 		return bad, id
@@ -307,6 +332,30 @@ func (w *world) leakedUsers(holds map[holder]shared.Hold) (bad, id string) {
 		return err, ""
 	}
 	return bad, id
+}
+
+// fencedHost describes a host that is not back after a fencing, or a key of a fencing that is left.
+func (w *world) fencedHost() (bad string) {
+	if err := each(w, shared.Nodes(), func(key string, n shared.Node) {
+		if n.State != shared.NodeReady || len(n.Quarantined) > 0 {
+			bad = fmt.Sprintf("the key %s shows the state %s and quarantined %v", key, n.State, n.Quarantined)
+		}
+	}); err != "" {
+		return err
+	}
+	if err := each(w, shared.AllWanted(), func(key string, _ shared.Wanted) {
+		id, node, _ := shared.WantedIDs(key)
+		a := w.hostOf(node).agent.Load()
+		if a == nil {
+			return
+		}
+		if r, _ := a.records.Volume(id); len(r.Claims) == 0 {
+			bad = "the key " + key + " is left"
+		}
+	}); err != "" {
+		return err
+	}
+	return bad
 }
 
 // each calls fn for each key of a span.

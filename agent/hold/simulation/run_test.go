@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"runtime/pprof"
 	"slices"
 	"sync"
 	"testing/synctest"
@@ -64,8 +62,9 @@ func (r *run) run(length time.Duration) {
 		r.rest()
 	}
 
+	w.ended.Store(true)
 	for _, h := range w.hosts {
-		h.kill()
+		h.die()
 	}
 	stop()
 	clocks.Wait()
@@ -209,6 +208,11 @@ func (r *run) rest() {
 	bad, id := "", ""
 	for {
 		synctest.Wait()
+		w.mu.Lock()
+		if w.lastOff.After(begun) {
+			begun = w.lastOff // the last fault
+		}
+		w.mu.Unlock()
 		if bad, id = w.unrest(); bad == "" || time.Since(begun) > controllerDeadline+restWithin {
 			break
 		}
@@ -216,7 +220,6 @@ func (r *run) rest() {
 	}
 	if bad != "" {
 		w.breaks(id, "I4: %s after the last fault: %s", time.Since(begun), bad)
-		if *stacksFlag != "" { f, _ := os.Create(*stacksFlag); pprof.Lookup("goroutine").WriteTo(f, 2); f.Close() }
 		return
 	}
 	w.mu.Lock()
@@ -318,7 +321,7 @@ func (r *run) fault() {
 		},
 		func() {
 			d := r.span(time.Second, 90*time.Second)
-			r.onHost("agent paused", func(h *host) { h.pause(); r.last(d); h.resume() })
+			r.onHost("agent paused", func(h *host) { h.pause(); r.last(d); h.resume(); h.start() })
 		},
 		func() {
 			d := r.span(time.Second, 3*time.Minute)
@@ -332,6 +335,7 @@ func (r *run) fault() {
 				set(true)
 				r.last(d)
 				set(false)
+				h.start() // a hook may have switched it off
 			})
 		},
 		func() {

@@ -18,7 +18,6 @@ import (
 // These flags control the simulation.
 var (
 	seedFlag = flag.Uint64("simulation.seed", 0, "simulate only this seed; 0 is a fixed set of seeds")
-	stacksFlag = flag.String("simulation.stacks", "", "")
 	forFlag  = flag.Duration("simulation.for", 20*time.Minute, "the virtual time of each run")
 )
 

@@ -68,7 +68,7 @@ func (s steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 	}
 	switch a.Kind {
 	case call.ControllerPublish:
-		_, err := call.Do(ctx, s.controller(r), call.ControllerPublishRequest{
+		_, err := call.Do(ctx, s.controller(r.Volume), call.ControllerPublishRequest{
 			ExternalID: r.Volume.ExternalID, NodeID: a.NodeID, Capability: r.Volume.Capabilities[0], ReadOnly: r.Node.Hold.Reader,
 		})
 		return s.checked(ctx, r, a, p, outcome(a.Kind, err), true)
@@ -77,7 +77,7 @@ func (s steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 			held.Unsent = true
 			return held
 		}
-		err := call.Run(ctx, s.controller(r), call.ControllerUnpublishRequest{ExternalID: r.Volume.ExternalID, NodeID: a.NodeID})
+		err := call.Run(ctx, s.controller(r.Volume), call.ControllerUnpublishRequest{ExternalID: r.Volume.ExternalID, NodeID: a.NodeID})
 		return s.checked(ctx, r, a, p, outcome(a.Kind, err), false)
 	case call.NodeStage, call.NodePublish, call.NodeUnpublish, call.NodeUnstage:
 		return s.nodeCall(ctx, r, a)
@@ -89,9 +89,9 @@ func (s steps) Do(ctx context.Context, r volume.Record, a volume.Action, p plugi
 }
 
 // controller returns the controller that makes the calls for a volume. It may be on another host.
-func (s steps) controller(r volume.Record) call.Caller {
-	if s.a.h.view(r.Volume.PluginID).LacksController() {
-		return task.Remote{Service: s.a.tasks, Volume: r.Volume}
+func (s steps) controller(v volume.Volume) call.Caller {
+	if s.a.h.view(v.PluginID).LacksController() {
+		return task.Remote{Service: s.a.tasks, Volume: v}
 	}
 	return controller{s.a}
 }

@@ -35,13 +35,14 @@ type driver struct {
 	lists  bool // the driver lists the nodes of a volume
 	stage  bool // the driver needs NodeStageVolume
 	apart  bool // some hosts have no controller of the driver
+	fence  plugin.Fence
 }
 
 // drivers are the simulated kinds of storage.
 var drivers = []driver{
-	{id: "single", attach: true, single: true, lists: true, stage: true, apart: true},
-	{id: "many", attach: true},
-	{id: "network", stage: true},
+	{id: "single", attach: true, single: true, lists: true, stage: true, apart: true, fence: plugin.FenceDetach},
+	{id: "many", attach: true, fence: plugin.FenceHook},
+	{id: "network", stage: true, fence: plugin.FenceHook},
 }
 
 // driverOf returns the driver with an id.
@@ -70,6 +71,7 @@ type world struct {
 	judge   *judge
 	virtual atomic.Int64 // the virtual time, for the watchdog outside
 	sent    atomic.Int64 // requests to the store
+	ended   atomic.Bool  // the run has ended
 
 	mu      sync.Mutex
 	trouble trouble
@@ -80,7 +82,8 @@ type world struct {
 	broken  string // the first broken rule
 	about   string // the volume of the first broken rule
 	longest time.Duration
-	idle    int64 // the most requests to the store in a minute at rest
+	lastOff time.Time // when a hook has switched a host off
+	idle    int64     // the most requests to the store in a minute at rest
 }
 
 // line is one event of a run.
@@ -100,7 +103,7 @@ func newWorld(seed uint64, hosts, volumes int, boxes []*box) *world {
 	}
 	w.store = w.server.Open(prefix)
 	w.san = &san{w: w, disks: map[string]*disk{}, calls: map[*flight]bool{}, failures: map[string]int{}}
-	w.judge = &judge{w: w, tokens: map[string]int64{}, holds: map[holder]int64{}}
+	w.judge = &judge{w: w, tokens: map[string]int64{}, holds: map[holder]int64{}, calls: map[string]shared.Call{}}
 	modes := []call.AccessMode{call.SingleNodeWriter, call.SingleNodeMultiWriter, call.SingleNodeWriter, call.MultiNodeSingleWriter, call.SingleNodeWriter, call.MultiNodeMultiWriter}
 	for i := range volumes {
 		d := drivers[i%len(drivers)]
@@ -241,7 +244,7 @@ func (h *host) view(id string) plugin.View {
 		caps.Attach, caps.List, caps.PublishedNodes = d.attach, d.lists, d.lists
 	}
 	return plugin.View{
-		Known: true, Ready: true, State: plugin.Ready, Incarnation: uint64(1 + h.booted()), CallTimeout: nodeDeadline, ControllerTimeout: controllerDeadline,
+		Known: true, Ready: true, State: plugin.Ready, Incarnation: uint64(1 + h.booted()), CallTimeout: nodeDeadline, ControllerTimeout: controllerDeadline, Fence: d.fence,
 		Info: plugin.Info{
 			ID: d.id, Driver: d.id + ".example", Version: "1", NodeID: h.nodeID(), HasController: controller, HasNode: true, Caps: caps,
 		},
