@@ -79,7 +79,7 @@ func (s Steps) acquire(ctx context.Context, r volume.Record, p plugin.View) volu
 		}
 		if out.Err.Code == volume.CodeHeld {
 			s.waits.noteAbsence(ctx, sit, id, out.Err)
-			s.waits.await(id, ask)
+			s.waits.await(id, true, func(sit shared.Situation) (shared.Txn, error) { return sit.Admit(ask) })
 		}
 		return out
 	}
@@ -124,15 +124,19 @@ func (s Steps) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 	}
 
 	s.setEnding(id, r.Node.Hold.Operation)
-	_, err = s.decide(ctx, id, func(sit shared.Situation) (shared.Txn, error) {
+	ends := func(sit shared.Situation) (shared.Txn, error) {
 		return sit.GiveUp(who, r.Node.Hold.Operation, time.Now().UTC())
-	})
+	}
+	_, err = s.decide(ctx, id, ends)
 	s.takeCached(id)
 	if err == nil {
 		return volume.Outcome{}
 	}
 
 	out := outcome(volume.GiveUp, err)
+	if out.Err.Code == volume.CodeHeld {
+		s.waits.await(id, false, ends) // otherwise only the next retry would see the end of the other call
+	}
 	if out.Unsent {
 		s.setEnding(id, "") // the host keeps the hold, and may lose it
 	}
@@ -151,10 +155,14 @@ func (s Steps) announced(ctx context.Context, r volume.Record, a volume.Action, 
 		Asker: who, Operation: r.Node.Hold.Operation, Call: a.Kind, Target: s.Node, NodeID: a.NodeID, Deadline: p.ControllerTimeout, Mounted: r.Mounted(), Now: time.Now().UTC(),
 	}
 	if !s.justAdmitted(r, a, announced) {
-		_, err := s.decide(ctx, r.Volume.ID, func(sit shared.Situation) (shared.Txn, error) { return sit.BeginAttachmentCall(announced) })
-		if err != nil {
+		begins := func(sit shared.Situation) (shared.Txn, error) { return sit.BeginAttachmentCall(announced) }
+		if _, err := s.decide(ctx, r.Volume.ID, begins); err != nil {
 			s.checkedHold(ctx, r, a.Kind, err)
-			return unsent(a.Kind, err)
+			out := unsent(a.Kind, err)
+			if out.Err.Code == volume.CodeHeld {
+				s.waits.await(r.Volume.ID, false, begins) // otherwise only the next retry would see the end of the other call
+			}
+			return out
 		}
 	}
 

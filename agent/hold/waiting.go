@@ -22,9 +22,10 @@ type waits struct {
 	wanted  map[string]bool // the volumes for which the cluster shows that this host waits
 }
 
-// await wakes a volume when another host changes its hold or ends its call. It does nothing if the
-// volume is already awaited.
-func (s *waits) await(id string, ask shared.Ask) {
+// await wakes a volume when another host changes its hold or ends its call, so that the decision is not
+// prevented any more. It does nothing if the volume is already awaited. With admits, the decision is an
+// admission, and await also wakes the volume when the host that prevents it is gone.
+func (s *waits) await(id string, admits bool, by decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -34,7 +35,7 @@ func (s *waits) await(id string, ask shared.Ask) {
 
 	ctx, cancel := context.WithCancel(s.running)
 	s.waiting[id] = cancel
-	go s.awaitChange(ctx, id, ask)
+	go s.awaitChange(ctx, id, admits, by)
 }
 
 // noteAbsence adds to the error of a volume that waits for another host whether that host is alive. If it is
@@ -62,23 +63,39 @@ func (s *waits) noteAbsence(ctx context.Context, sit shared.Situation, id string
 	if len(txn.Then) == 0 {
 		return
 	}
-	if res, err := s.Store.Do(ctx, txn); err == nil && !res.Done {
-		return // the host is back, or the next try of the claim repeats it
-	}
 	s.mu.Lock()
-	s.wanted[id] = true
+	s.wanted[id] = true // also if the answer is lost
 	s.mu.Unlock()
+	if res, err := s.Store.Do(ctx, txn); err == nil && !res.Done {
+		s.mu.Lock()
+		delete(s.wanted, id) // the host is back, or the next try of the claim repeats it
+		s.mu.Unlock()
+	}
 }
 
-// unwant says in the cluster that this host does not wait for a volume any more. If it cannot, the key ends
-// with the lease of this host.
+// unwant says in the cluster that this host does not wait for a volume any more. It tries again until the
+// store answers, because the key otherwise remains as long as the lease of this host. It ends when this host
+// waits for the volume again.
 func (s *waits) unwant(id string) {
-	ctx, cancel := context.WithTimeout(s.running, unwantWithin)
-	defer cancel()
-	_, _ = s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Delete(shared.WantedKey(id, s.Node))}})
+	for s.running.Err() == nil {
+		s.mu.Lock()
+		again := s.wanted[id]
+		s.mu.Unlock()
+		if again {
+			return
+		}
+
+		ctx, cancel := context.WithTimeout(s.running, unwantWithin)
+		_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Delete(shared.WantedKey(id, s.Node))}})
+		cancel()
+		if err == nil {
+			return
+		}
+		backoff.Pause(s.running, unwantWithin)
+	}
 }
 
-// unwantWithin limits unwant.
+// unwantWithin limits one try of unwant, and is the pause after a failure.
 const unwantWithin = 5 * time.Second
 
 // preventerGone reports whether the host that prevents the admission is gone, and the cluster does not show
@@ -109,10 +126,10 @@ func (s *waits) stopAwaiting(id string) {
 	}
 }
 
-// awaitChange waits until the cluster would admit the host, and then wakes the volume. It also wakes the
-// volume when the host that prevents the admission is gone. Any other change that still prevents the
-// admission wakes nothing.
-func (s *waits) awaitChange(ctx context.Context, id string, ask shared.Ask) {
+// awaitChange waits until no other host prevents a decision, and then wakes the volume. It also wakes the
+// volume when the host that prevents an admission is gone. Any other change wakes nothing while a host
+// still prevents the decision.
+func (s *waits) awaitChange(ctx context.Context, id string, admits bool, by decision) {
 	keys := []shared.Span{{Key: shared.UseKey(id)}, {Key: shared.CallKey(id)}, {Key: shared.VolumeKey(id)}, {Key: shared.MoveKey(id)}, {Key: shared.MetaKey}}
 	for ctx.Err() == nil {
 		sit, err := s.read(ctx, id)
@@ -123,9 +140,9 @@ func (s *waits) awaitChange(ctx context.Context, id string, ask shared.Ask) {
 
 		var held *volume.CallError
 		host := sit.Preventer(s.Node)
-		if _, err := sit.Admit(ask); !errors.As(err, &held) || s.preventerGone(ctx, host, id) {
+		if _, err := by(sit); !errors.As(err, &held) || admits && s.preventerGone(ctx, host, id) {
 			s.endAwaiting(ctx, id)
-			s.Wake(id) // the host is admitted, or the reason has changed
+			s.Wake(id) // nothing prevents the decision, or the reason has changed
 			return
 		}
 		s.awaitEvent(ctx, append(keys[:len(keys):len(keys)], shared.Span{Key: shared.LiveKey(host)}), sit.Revision+1)

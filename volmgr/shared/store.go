@@ -234,8 +234,9 @@ func Unusable(endpoints string, err error) string {
 const resendAfter = 100 * time.Millisecond
 
 // DoSure executes a transaction, and sends it again if its answer was lost, until the store answers
-// or ctx ends. The Else branch must read the keys that show whether an earlier attempt succeeded.
-// If ctx ends while the outcome is unknown, the error wraps ErrUnknownOutcome.
+// or ctx ends. A refusal, for example because the lease has ended, is an answer too. The Else branch must
+// read the keys that show whether an earlier attempt succeeded. If the outcome is unknown at the end, the
+// error wraps ErrUnknownOutcome.
 func DoSure(ctx context.Context, s Store, t Txn) (Result, error) {
 	for sent := 1; ; sent++ {
 		r, err := s.Do(ctx, t)
@@ -243,10 +244,12 @@ func DoSure(ctx context.Context, s Store, t Txn) (Result, error) {
 			r.Repeated = sent > 1
 			return r, nil
 		}
+
+		again := errors.Is(err, ErrUnknownOutcome) || sent > 1 && errors.Is(err, ErrUnreachable)
 		if sent > 1 && !errors.Is(err, ErrUnknownOutcome) {
 			err = fmt.Errorf("%w (%w)", err, ErrUnknownOutcome) // an earlier attempt may have been executed
 		}
-		if !errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrFull) {
+		if !again || errors.Is(err, ErrFull) {
 			return r, err // a store that is full does not change that by itself
 		}
 
