@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -40,6 +41,15 @@ func ended(file string) bool {
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// killAtEnd kills the process whose id is in a file when the test ends.
+func killAtEnd(t *testing.T, file string) {
+	t.Cleanup(func() {
+		if pid, err := strconv.Atoi(read(file)); err == nil && !ended(file) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
 }
 
 // power is a script that remembers in a file whether the host is off. Its directory is in $d.
@@ -307,6 +317,7 @@ func TestProcessesEnd(t *testing.T) {
 			h, dir := newHooks(t, limits.or(short))
 			script(t, dir, "bmc", "d="+dir+"\n"+c.body)
 			script(t, dir, "second", "exit 1")
+			killAtEnd(t, dir+"/child")
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if c.cancel {
@@ -338,12 +349,7 @@ func TestDaemon(t *testing.T) {
 	script(t, dir, "bmc", `case $1 in
 off) setsid sh -c 'echo $$ >`+dir+`/daemon; exec sleep 1000' & until [ -s `+dir+`/daemon ]; do :; done;;
 status) echo off; exit 2;; esac`)
-	t.Cleanup(func() {
-		if pid, err := strconv.Atoi(read(dir + "/daemon")); err == nil {
-			p, _ := os.FindProcess(pid)
-			_ = p.Kill()
-		}
-	})
+	killAtEnd(t, dir+"/daemon")
 
 	began := time.Now()
 	r := h.Off(t.Context(), Target{Host: "h1"})
@@ -439,6 +445,7 @@ func dieWithHook(dir string) {
 func TestAgentDies(t *testing.T) {
 	_, dir := newHooks(t, short)
 	script(t, dir, "bmc", `echo $$ >`+dir+`/child; while :; do sleep 0.1; done`)
+	killAtEnd(t, dir+"/child")
 	agent := exec.Command("/proc/self/exe")
 	agent.Env = append(os.Environ(), dyingAgent+"="+dir)
 	if err := agent.Start(); err != nil {
