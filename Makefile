@@ -17,7 +17,7 @@ VERSION ?= $(or $(patsubst v%,%,$(shell git --git-dir=.git describe --tags --alw
 LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
-TEST_TIMEOUT ?= 40m
+TEST_TIMEOUT ?= 30m
 
 .PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos history outage lint bench clean
 
