@@ -20,12 +20,13 @@ import (
 // failoverGuest is one of several hosts on which the same service is installed. It runs on one of them.
 type failoverGuest struct {
 	*guest
-	name string
+	name  string
+	other *failoverGuest // the other host
 }
 
 // TestFailover installs a service with failover on two hosts that share an etcd. The service runs on one
-// host at a time. It moves when its host is paused or drained, when it ends, and when its host loses the
-// claim. It continues to run while the agent is killed.
+// host at a time. It moves when its host is paused or drained, when it ends, when its host loses the
+// claim, and when its host is shut down. It continues to run while the agent is killed.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t, 1)
@@ -36,7 +37,7 @@ func TestFailover(t *testing.T) {
 
 	var hosts []*failoverGuest
 	for _, name := range []string{"h1", "h2"} {
-		h := &failoverGuest{newTree(t), name}
+		h := &failoverGuest{guest: newTree(t), name: name}
 		h.have("usr/bin/volagent", filepath.Join(programs, "volagent"))
 		h.have("usr/bin/volctl", filepath.Join(programs, "volctl"))
 		h.have("usr/bin/csitest", plugin)
@@ -50,6 +51,7 @@ func TestFailover(t *testing.T) {
 		hosts = append(hosts, h)
 	}
 	a, b := hosts[0], hosts[1]
+	a.other, b.other = b, a
 	for _, h := range hosts {
 		h.await(h.name+" to be ready in the cluster", func() bool {
 			r := h.try("volctl", "node", "list", "-q")
@@ -77,6 +79,7 @@ func TestFailover(t *testing.T) {
 	a.runs("a stop on h2")
 	b.stopped()
 
+	b.run("volctl", "failover", "resume", "web.service") // it forgets that the service has just ended here
 	a.run("volctl", "node", "drain", "--deadline", "60s")
 	b.runs("the drain of h1")
 	a.run("volctl", "node", "undrain")
@@ -90,6 +93,11 @@ func TestFailover(t *testing.T) {
 	b.run("systemctl", "stop", "failover-web")
 	a.runs("the stop of failover on h2")
 	b.stopped()
+
+	b.run("systemctl", "start", "failover-web")
+	a.down()
+	a.leader = ""
+	b.runs("the shutdown of h1")
 }
 
 // install writes the agent's unit and the service to the disk of a guest that is not running.
@@ -104,27 +112,14 @@ func (h *failoverGuest) install() {
 	}
 	h.command("disk", false)
 	h.put("etc/volagent/volagent.yaml", fmt.Sprintf("node_id: %s\ncluster: {endpoints: ['http://127.0.0.1:2379']}\n", h.name))
-	h.put("etc/systemd/system/web.service", "[Service]\nExecStartPre=/bin/touch /srv/db/used\nExecStart=/bin/sleep infinity\n")
+	h.put("etc/systemd/system/web.service", "[Service]\nWorkingDirectory=/srv/db\nExecStart=/bin/sleep infinity\n")
 }
 
 // reach makes an address of the test reachable in the guest, as port 2379 of the guest's loopback.
 func (h *failoverGuest) reach(address string) {
 	h.t.Helper()
-	var listener net.Listener
-	opened := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlock it, so that the thread ends with the goroutine
-		theirs, err := os.Open("/proc/" + h.leader + "/ns/net")
-		if err == nil {
-			err = errors.Join(unix.Setns(int(theirs.Fd()), unix.CLONE_NEWNET), theirs.Close())
-		}
-		if err == nil {
-			listener, err = net.Listen("tcp", "127.0.0.1:2379")
-		}
-		opened <- err
-	}()
-	h.must(<-opened)
-
+	listener, err := listenIn("/proc/"+h.leader+"/ns/net", "127.0.0.1:2379")
+	h.must(err)
 	var relays sync.WaitGroup
 	h.t.Cleanup(func() {
 		h.must(listener.Close())
@@ -140,6 +135,32 @@ func (h *failoverGuest) reach(address string) {
 			relays.Go(func() { relay(conn, address) })
 		}
 	})
+}
+
+// listenIn opens a listener in another network namespace.
+func listenIn(namespace, address string) (listener net.Listener, err error) {
+	theirs, err := os.Open(namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+
+	runtime.LockOSThread()
+	own, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	defer own.Close()
+
+	if err = unix.Setns(int(theirs.Fd()), unix.CLONE_NEWNET); err == nil {
+		listener, err = net.Listen("tcp", address)
+	}
+	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
+		return listener, errors.Join(err, back) // the thread stays locked, so that no other goroutine uses it
+	}
+	runtime.UnlockOSThread()
+	return listener, err
 }
 
 // relay connects a connection with an address, until one side ends.
@@ -167,11 +188,14 @@ func (h *failoverGuest) active() bool {
 	return h.try("systemctl", "is-active", "--quiet", "web").Code == 0
 }
 
-// runs waits until the service runs on the host and has the volume.
+// runs waits until the service runs on the host and has the volume. It must not run on the other host.
 func (h *failoverGuest) runs(after string) {
 	h.t.Helper()
 	h.await("the service on "+h.name+" after "+after, h.active)
 	h.run("mountpoint", "-q", "/srv/db")
+	if h.other.leader != "" && h.other.active() {
+		h.t.Errorf("after %s, the service runs on both hosts", after)
+	}
 }
 
 // stopped waits until the host has given the volume up.
