@@ -22,6 +22,10 @@ type PluginTest struct {
 	// Kill permits the test to kill the plugin's process.
 	Kill bool `json:"kill,omitempty"`
 
+	// Fence permits the test to detach its volume while this host writes to it. The test must create
+	// that volume itself.
+	Fence bool `json:"fence,omitempty"`
+
 	// Forget makes the agent forget those leftovers of an earlier test that it cannot remove.
 	Forget  bool   `json:"forget,omitempty"`
 	Timeout string `json:"timeout,omitempty"` // the time limit for the whole test, such as 10m

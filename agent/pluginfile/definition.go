@@ -77,7 +77,8 @@ func Parse(file string, data []byte) (id string, def *plugin.Definition, err err
 	if err := r.oneRunner(root, runners); err != nil {
 		return id, nil, err
 	}
-	if d.Fence != plugin.FenceNone && (d.Scope == plugin.ScopeHost || d.Builtin != "") {
+	ofOneHost := d.Scope == plugin.ScopeHost || d.Builtin != ""
+	if d.Fence != plugin.FenceNone && ofOneHost {
 		return id, nil, r.errorf(root, "the plugin cannot have fence: %s, because no other host takes over storage that belongs to this host; remove the key fence", d.Fence)
 	}
 

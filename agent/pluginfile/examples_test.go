@@ -44,6 +44,35 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestExampleFences checks that only those examples have a fence whose comment names a document of the
+// driver's maker, and that the documentation lists the same fences.
+func TestExampleFences(t *testing.T) {
+	page, err := os.ReadFile("../../docs/failover.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fenced []string
+	for name, text := range exampleFiles(t) {
+		_, def, err := Parse(name+".yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := regexp.MustCompile("(?m)^\\| `" + name + "`: .* \\| `" + string(def.Fence) + "` \\|").Match(page)
+		switch {
+		case def.Fence == "":
+		case !regexp.MustCompile(`(?m)^#   https://\S+\nfence: `).MatchString(text):
+			t.Errorf("the fence of %s has no source", name)
+		case !shown:
+			t.Errorf("docs/failover.md does not list %s with fence: %s", name, def.Fence)
+		default:
+			fenced = append(fenced, name)
+		}
+	}
+	if slices.Sort(fenced); !slices.Equal(fenced, []string{"ebs", "gcepd"}) {
+		t.Errorf("examples with a fence: %q", fenced)
+	}
+}
+
 // uncommented returns the keys that an example file shows in comments. It maps each key to the
 // lines of the key, without the comment characters.
 func uncommented(text string) map[string]string {

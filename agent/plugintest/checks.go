@@ -80,6 +80,7 @@ var checks = []check{
 	{id: "argv-path", doc: "staging works while another process has the staging path among its arguments", needs: needStage, want: wantBare, do: checkArgvPath},
 	{id: "kill-stage", doc: "after a kill during a stage, the plugin becomes ready again, and staging succeeds", needs: needKillStage, want: wantAttached, do: checkKillStage, kills: true},
 	{id: "kill-mounted", doc: "after a kill, the mount survives or can be made again", needs: needKill, want: wantPublished, do: checkKillMounted, kills: true},
+	{id: "fence", doc: "after ControllerUnpublishVolume, a process that has a file of the volume open cannot write to it", needs: needFence, want: wantPublished, do: checkFence},
 	{id: "detach", doc: "ControllerUnpublishVolume succeeds", needs: needAttach, do: checkDetach, last: true},
 	{id: "detach-again", doc: "detaching again succeeds", needs: needAttach, do: checkDetach, last: true},
 	{id: "delete", doc: "DeleteVolume succeeds", needs: needCreated, do: checkDelete, last: true},

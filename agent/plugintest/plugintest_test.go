@@ -17,6 +17,50 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// TestFence checks the verdicts about a detach while the host writes. The fake plugin cuts no host off.
+func TestFence(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		ask    plugintest.Ask
+		detach func() error
+		want   plugintest.Verdict
+		said   string
+	}{
+		{"not asked", plugintest.Ask{}, nil, plugintest.Skipped, "needs --fence"},
+		{"no effect", plugintest.Ask{Fence: true}, nil, plugintest.Broken, "this host can still write to the volume"},
+		{"refused", plugintest.Ask{Fence: true}, refuseOnce("FailedPrecondition"), plugintest.WorksAround, "does not detach a volume in use"},
+		{"a volume of the user", plugintest.Ask{Fence: true, ExternalID: "mine"}, nil, plugintest.Skipped, "not created by this test"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.detach = tt.detach
+			var got plugintest.Result
+			_, err := w.service().Run(t.Context(), "p", tt.ask, func(r plugintest.Result) error {
+				if r.Check == "fence" {
+					got = r
+				}
+				return nil
+			})
+			if err != nil || got.Verdict != tt.want || !strings.Contains(got.Said, tt.said) {
+				t.Errorf("%+v, %v", got, err)
+			}
+			w.clean()
+		})
+	}
+}
+
+// refuseOnce returns a detach that a plugin refuses once.
+func refuseOnce(code string) func() error {
+	refused := false
+	return func() error {
+		if refused {
+			return nil
+		}
+		refused = true
+		return refuse(code)
+	}
+}
+
 // TestVerdicts runs a plugin test for each deviation that a plugin may have. Exactly one check must
 // report the deviation.
 func TestVerdicts(t *testing.T) {

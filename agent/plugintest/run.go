@@ -32,6 +32,9 @@ type Ask struct {
 	MountOptions call.MountOptions
 	// Kill allows the test to kill the plugin's process.
 	Kill bool
+	// Fence allows the test to detach the volume while this host writes to it. The test refuses that for
+	// an existing volume.
+	Fence bool
 	// Forget lets the test discard leftovers of an earlier test that it cannot undo.
 	Forget  bool
 	Timeout time.Duration // the limit for the complete test; 0 means DefaultTimeout

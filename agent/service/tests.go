@@ -50,7 +50,7 @@ func (t Tests) Run(ctx context.Context, by Caller, id string, req api.PluginTest
 func toAsk(q api.PluginTest) (ask plugintest.Ask, err error) {
 	ask = plugintest.Ask{
 		ExternalID: q.ExternalID, Context: q.Context, Parameters: q.Parameters, Capacity: q.Capacity,
-		Access: call.AccessMode(q.AccessMode), Kill: q.Kill, Forget: q.Forget,
+		Access: call.AccessMode(q.AccessMode), Kill: q.Kill, Fence: q.Fence, Forget: q.Forget,
 	}
 	if q.MountOptions != nil {
 		ask.MountOptions = call.MountOptions(*q.MountOptions)

@@ -46,7 +46,9 @@ The test creates the volume and deletes it again. Give --param and --size if the
 them. With --external-id, the test uses a volume that you have. It writes one file, removes it,
 and touches nothing else in the volume. Volumes that are in use through the plugin are not
 affected. With --kill, the test kills the plugin's process a few times. That is refused (4) while
-volumes are in use through it.
+volumes are in use through it. With --fence, the test detaches the scratch volume while a process
+writes to it, and checks that no further write succeeds. Try this before you set fence: detach in the
+plugin file.
 
 Ctrl-C ends the test, and the agent undoes its effects. If a test was cut short, the next test
 undoes its leftovers, and so does the agent when it starts.`,
@@ -74,6 +76,7 @@ undoes its leftovers, and so does the agent when it starts.`,
 	f.StringVar(&o.fsType, "fs-type", "", "file system `TYPE` to request")
 	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "mount `OPTION`; may be repeated")
 	f.BoolVar(&o.ask.Kill, "kill", false, "also kill the plugin's process, and check that the process and the mount recover")
+	f.BoolVar(&o.ask.Fence, "fence", false, "also check that a detach cuts this host off from the scratch volume while it writes")
 	f.BoolVar(&o.ask.Forget, "forget", false, "discard the leftovers of an earlier test that cannot be undone")
 	f.DurationVar(&o.timeout, "timeout", testTimeout, "how long the test may take; the agent undoes its effects after that")
 	command.CompleteChoice(cmd, "access-mode", spec.AccessModes())
@@ -92,6 +95,9 @@ func (o *testOptions) check() (err error) {
 	}
 	if len(o.ask.Context) > 0 && o.ask.ExternalID == "" {
 		return command.Usage("", "--context belongs to a volume that --external-id names")
+	}
+	if o.ask.Fence && o.ask.ExternalID != "" {
+		return command.Usage("", "--fence could damage the volume that --external-id names; the test must create a volume of its own")
 	}
 	if o.ask.Parameters, err = command.KeyValues("param", o.params); err != nil {
 		return err

@@ -41,7 +41,7 @@ func TestFenceLack(t *testing.T) {
 		}, false},
 	} {
 		got := tt.view.FenceLack()
-		if got != "" != tt.warns || tt.warns && !strings.Contains(got, "fence: "+string(tt.view.Fence)) {
+		if (got != "") != tt.warns || tt.warns && !strings.Contains(got, "fence: "+string(tt.view.Fence)) {
 			t.Errorf("%s: %q", tt.name, got)
 		}
 	}

@@ -151,6 +151,10 @@ func (c *controller) ControllerUnpublishVolume(_ context.Context, m *csi.Control
 		return nil, status.Errorf(codes.NotFound, "node %q is unknown", m.GetNodeId())
 	}
 
+	if c.lie(m.GetNodeId()) {
+		return &csi.ControllerUnpublishVolumeResponse{}, nil
+	}
+
 	c.detach(m.GetVolumeId(), m.GetNodeId(), c.call.cause())
 	return &csi.ControllerUnpublishVolumeResponse{}, nil
 }

@@ -9,6 +9,26 @@ func (s *fabric) SetPermissive(permissive bool) {
 	s.permissive = permissive
 }
 
+// LieAboutDetach makes the next ControllerUnpublishVolume for a node answer OK without an effect. The
+// attachment remains, and the node can still write. A driver that answers before the storage has acted
+// behaves like this.
+func (s *fabric) LieAboutDetach(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lies[node]++
+}
+
+// lie reports whether the present detach of a node has no effect.
+func (s *fabric) lie(node string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lies[node] == 0 {
+		return false
+	}
+	s.lies[node]--
+	return true
+}
+
 // CutOff cuts a node off from all data. When it returns, no change of the node reaches a disk, and
 // all sessions of the node answer EIO. Attachments remain. Calls to the controller still work,
 // because the storage has a separate management network.

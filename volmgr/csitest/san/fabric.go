@@ -28,6 +28,7 @@ type fabric struct {
 	sessions    map[*session]bool
 	cut         map[string]bool // nodes that are cut off
 	judged      map[string]bool // pairs of attachments that judgeWrite has reported
+	lies        map[string]int  // number of the next detaches of a node that have no effect
 	permissive  bool
 	generation  int64 // number of the last attachment
 }
