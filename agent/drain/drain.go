@@ -161,8 +161,8 @@ func (s *Service) retry() {
 	s.Owners.Check(ctx, owners)
 }
 
-// Release detaches the claims on one volume as Drain does, and returns what keeps the volume on the host.
-// The host is not draining, so a person may change the plan. Release therefore detaches the claims that
+// Release detaches the claims on one volume as Drain does, and returns the claims and mounts that remain. The
+// host is not draining, so a person may change the plan. Release therefore detaches the claims that
 // have no owner only when no claim has a living owner.
 func (s *Service) Release(ctx context.Context, id string) volume.Occupancy {
 	living := false

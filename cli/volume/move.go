@@ -26,8 +26,9 @@ func newMove(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "move ID HOST", Short: "Move a shared volume to another host of the cluster",
 		Long: `Move a shared volume from the host that holds it to another host. Run the command on any host of the
-cluster. HOST must first accept the volume. Its agent refuses if HOST is draining, if its plugin is
-missing or not ready, if it cannot reach the volume, or if the plugin can have no more volumes there.
+cluster. HOST must first accept the volume. Its agent refuses if HOST is draining, or if its plugin is
+missing or not ready. It also refuses if the plugin cannot reach the volume from HOST, or can have no
+more volumes there.
 
 The volume is then reserved for HOST, and the holder accepts no new claims on it. The holder detaches
 claims as volctl node drain does, and kills nothing: a claim with a live owner stays until you stop
@@ -81,7 +82,7 @@ func (o moveOptions) run(ctx context.Context, client *apiclient.Client, out *out
 	})
 }
 
-// moveProgress describes what keeps the volume on its host.
+// moveProgress names the claims and mounts that keep the volume on its host.
 func moveProgress(client *apiclient.Client, id string) output.Status {
 	return func(ctx context.Context) string {
 		v, _, err := client.AnyVolume(ctx, id)

@@ -98,8 +98,8 @@ func (m Move) remaining() string {
 	return strings.Join(names, ", ")
 }
 
-// Late returns the error for a source that has not given the volume up in time. It names what keeps the
-// volume there.
+// Late returns the error for a source that has not given the volume up in time. It names the
+// claims and mounts there.
 func (m Move) Late(id string) error {
 	fix, remains := remedy.Of(remedy.ShowVolume, id), "its agent has not said why"
 	if len(m.Remains) > 0 {
@@ -308,7 +308,7 @@ func (m Moving) change(who Asker, compares []Compare, then ...Op) Txn {
 // Released reports whether the source has given up the volume.
 func (m Moving) Released() bool { return m.Use.Value.Holder != m.from }
 
-// Reserved reports whether the source has given up the volume, and the target has not got it yet.
+// Reserved reports whether the source has given up the volume, and the target has no hold yet.
 func (m Moving) Reserved(id string) bool {
 	return m.is(id) && m.Move.Value.State == MoveAccepted && m.Use.Value.Holder == ""
 }

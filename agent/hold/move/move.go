@@ -192,7 +192,7 @@ func (w *worker) warn(err error) {
 	w.warned = true
 }
 
-// step does what this host has to do next.
+// step does the next part of this host.
 func (w *worker) step(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, decideWithin)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// asSource detaches the claims on the volume as a drain does, and reports what keeps the volume on this
-// host. The hold ends with the last claim.
+// asSource detaches the claims on the volume as a drain does, and reports the claims and mounts that keep
+// the volume on this host. The hold ends with the last claim.
 func (w *worker) asSource(ctx context.Context, m shared.Moving) error {
 	if m.Released() {
 		w.setGone(w.volume, w.id)

@@ -188,8 +188,8 @@ func TestMoveRefused(t *testing.T) {
 }
 
 // TestMoveCrash kills the agent of each party of a move that waits for a process. The move ends without a
-// key, and every host can use the volume after that. A move that the target has accepted needs no mover.
-// (I4, I10)
+// key, and every host can use the volume after that. A move that the target has accepted needs no mover. If the
+// target is lost then, another host gets the volume. (I4, I10)
 func TestMoveCrash(t *testing.T) {
 	t.Parallel()
 	m := newMoveRig(t)
@@ -224,7 +224,12 @@ func TestMoveCrash(t *testing.T) {
 	m.user.Kill()
 	m.b.Await("the volume to be free for h2", func() bool { return strings.Contains(m.b.Volctl("volume", "status", "db"), `reserved for host "h2"`) })
 	m.c.Start("san")
-	m.c.ExpectRefusal(5, `reserved for host "h2"`, "volume", "claim", "db", "--alloc", "third", "--timeout", "1s")
+	third := m.c.StartVolctl("volume", "claim", "db", "--alloc", "third", "--timeout", "90s")
+	m.awaitPending(m.c, "third")
+	m.crash(m.b)
+	succeeded(t, "the claim on h3", third)
+	m.c.Volctl("volume", "detach", "db", "third")
+	m.b.Start("san")
 	for _, h := range []*harness.Host{m.b, m.a, m.c} {
 		m.expectUse(h)
 	}
