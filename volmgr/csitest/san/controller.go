@@ -150,6 +150,9 @@ func (c *controller) ControllerUnpublishVolume(_ context.Context, m *csi.Control
 	if _, ok := c.node(m.GetNodeId()); !ok && m.GetNodeId() != "" {
 		return nil, status.Errorf(codes.NotFound, "node %q is unknown", m.GetNodeId())
 	}
+	if c.liesAbout(m.GetNodeId()) {
+		return &csi.ControllerUnpublishVolumeResponse{}, nil
+	}
 
 	c.detach(m.GetVolumeId(), m.GetNodeId(), c.call.cause())
 	return &csi.ControllerUnpublishVolumeResponse{}, nil

@@ -17,6 +17,26 @@ func (s *fabric) CutOff(node string) { s.connect(node, false) }
 // RestoreNode ends the effect of CutOff. The remaining attachments of the node work again.
 func (s *fabric) RestoreNode(node string) { s.connect(node, true) }
 
+// LieAboutDetach makes ControllerUnpublishVolume for a node succeed without an effect, until the test
+// calls the returned function. Some drivers only remove an entry from a list, and the node can still
+// write.
+func (s *fabric) LieAboutDetach(node string) (stop func()) {
+	set := func(lies bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.lies[node] = lies
+	}
+	set(true)
+	return func() { set(false) }
+}
+
+// liesAbout reports whether LieAboutDetach applies to a node.
+func (s *fabric) liesAbout(node string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lies[node]
+}
+
 func (s *fabric) connect(node string, open bool) {
 	s.admin.Lock()
 	defer s.admin.Unlock()

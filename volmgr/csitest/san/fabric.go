@@ -28,6 +28,7 @@ type fabric struct {
 	sessions    map[*session]bool
 	cut         map[string]bool // nodes that are cut off
 	judged      map[string]bool // pairs of attachments that judgeWrite has reported
+	lies        map[string]bool // nodes that ControllerUnpublishVolume does not detach; see LieAboutDetach
 	permissive  bool
 	generation  int64 // number of the last attachment
 }
