@@ -28,6 +28,7 @@ import (
 	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/agent/drain"
 	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/fencehook"
 	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/hold/clean"
 	"github.com/volagent/volagent/agent/hold/fence"
@@ -67,6 +68,8 @@ type Seams struct {
 	Interceptor grpc.UnaryClientInterceptor
 	// Transaction is called around each transaction in the store of a cluster.
 	Transaction func(cluster.Point)
+	// FenceLimits are the time limits of the fence hooks. A limit that is 0 gets its default.
+	FenceLimits fencehook.Limits
 }
 
 // Agent is the agent of one host.

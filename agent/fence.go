@@ -17,7 +17,7 @@ type fenceHooks struct {
 
 // hooks returns the fence hooks of this host.
 func (a *Agent) hooks() fenceHooks {
-	return fenceHooks{Agent: a, all: fencehook.New(a.c.FenceDir, fencehook.Limits{})}
+	return fenceHooks{Agent: a, all: fencehook.New(a.c.FenceDir, a.seams.FenceLimits)}
 }
 
 // Names returns the names of the hooks that can be called.

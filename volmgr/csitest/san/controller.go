@@ -150,7 +150,6 @@ func (c *controller) ControllerUnpublishVolume(_ context.Context, m *csi.Control
 	if _, ok := c.node(m.GetNodeId()); !ok && m.GetNodeId() != "" {
 		return nil, status.Errorf(codes.NotFound, "node %q is unknown", m.GetNodeId())
 	}
-
 	if c.lie(m.GetNodeId()) {
 		return &csi.ControllerUnpublishVolumeResponse{}, nil
 	}

@@ -9,26 +9,6 @@ func (s *fabric) SetPermissive(permissive bool) {
 	s.permissive = permissive
 }
 
-// LieAboutDetach makes the next ControllerUnpublishVolume for a node answer OK without an effect. The
-// attachment remains, and the node can still write. A driver that answers before the storage has acted
-// behaves like this.
-func (s *fabric) LieAboutDetach(node string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lies[node]++
-}
-
-// lie reports whether the present detach of a node has no effect.
-func (s *fabric) lie(node string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lies[node] == 0 {
-		return false
-	}
-	s.lies[node]--
-	return true
-}
-
 // CutOff cuts a node off from all data. When it returns, no change of the node reaches a disk, and
 // all sessions of the node answer EIO. Attachments remain. Calls to the controller still work,
 // because the storage has a separate management network.
@@ -36,6 +16,40 @@ func (s *fabric) CutOff(node string) { s.connect(node, false) }
 
 // RestoreNode ends the effect of CutOff. The remaining attachments of the node work again.
 func (s *fabric) RestoreNode(node string) { s.connect(node, true) }
+
+// alwaysLies is the number in fabric.lies of a node whose detaches have no effect until a test says so.
+const alwaysLies = -1
+
+// LieAboutDetach makes ControllerUnpublishVolume for a node succeed without an effect, until the test
+// calls the returned function. The attachment remains, and the node can still write. Some drivers only
+// remove an entry from a list, or answer before the storage has acted.
+func (s *fabric) LieAboutDetach(node string) (stop func()) {
+	set := func(lies int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.lies[node] = lies
+	}
+	set(alwaysLies)
+	return func() { set(0) }
+}
+
+// LieAboutNextDetach is LieAboutDetach for the next ControllerUnpublishVolume only.
+func (s *fabric) LieAboutNextDetach(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lies[node] = 1
+}
+
+// lie reports whether the present detach of a node has no effect.
+func (s *fabric) lie(node string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lies[node] > 0 {
+		s.lies[node]--
+		return true
+	}
+	return s.lies[node] == alwaysLies
+}
 
 func (s *fabric) connect(node string, open bool) {
 	s.admin.Lock()

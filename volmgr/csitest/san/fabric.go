@@ -28,7 +28,7 @@ type fabric struct {
 	sessions    map[*session]bool
 	cut         map[string]bool // nodes that are cut off
 	judged      map[string]bool // pairs of attachments that judgeWrite has reported
-	lies        map[string]int  // number of the next detaches of a node that have no effect
+	lies        map[string]int  // nodes that ControllerUnpublishVolume does not detach: how often, or alwaysLies
 	permissive  bool
 	generation  int64 // number of the last attachment
 }

@@ -2,10 +2,10 @@ package cluster_test
 
 import (
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/volmgr/csitest/san"
 	"github.com/volagent/volagent/volmgr/shared"
 )
@@ -47,7 +47,12 @@ func TestTakeover(t *testing.T) {
 // and the proof. It returns the path at which the volume is mounted.
 func (l *loss) expectTakeover(host string, kind shared.ProofKind) string {
 	l.t.Helper()
-	got := l.b.Try("volume", "claim", "db", "--alloc", "web", "--timeout", "90s")
+	return l.expectTaken(l.b.Try("volume", "claim", "db", "--alloc", "web", "--timeout", "90s"), host, kind)
+}
+
+// expectTaken asserts that a claim on h2 has ended with a takeover of the volume, as expectTakeover does.
+func (l *loss) expectTaken(got harness.Result, host string, kind shared.ProofKind) string {
+	l.t.Helper()
 	if got.Code != 0 {
 		l.t.Fatalf("the claim on h2 ended with %d: %s", got.Code, got.Err)
 	}
@@ -55,23 +60,32 @@ func (l *loss) expectTakeover(host string, kind shared.ProofKind) string {
 	l.b.MustRun("sh", "-c", `echo h2 > "$1"`, "sh", filepath.Join(path, "owner"))
 	l.expectOrder()
 
+	p := l.proof(host)
+	if len(p.Drops) != 1 || p.Drops[0].Volume != "db" || p.Drops[0].Kind != kind || p.Kind != kind {
+		l.t.Errorf("the proof is %+v", p)
+	}
+	return path
+}
+
+// proof returns the only proof for a host.
+func (l *loss) proof(host string) (p shared.Proof) {
+	l.t.Helper()
+	found := 0
 	for _, kv := range l.keys() {
 		if !strings.HasPrefix(kv.Key, shared.Proofs(host).Key) {
 			continue
 		}
-		p, err := shared.Decode[shared.Proof](kv)
+		e, err := shared.Decode[shared.Proof](kv)
 		l.b.Must(err)
 		l.fenced, err = shared.ProvenIncarnation(kv.Key)
 		l.b.Must(err)
-		dropped := slices.ContainsFunc(p.Value.Drops, func(d shared.Drop) bool { return d.Volume == "db" && d.Kind == kind })
-		if p.Value.Kind != kind || !dropped {
-			l.t.Errorf("the proof is %+v", p.Value)
-		}
+		p = e.Value
+		found++
 	}
-	if l.fenced == 0 {
-		l.t.Errorf("the cluster has no proof for %s", host)
+	if found != 1 {
+		l.t.Errorf("the cluster has %d proofs for %s", found, host)
 	}
-	return path
+	return p
 }
 
 // attachAndStage is the driver of most tests about lost hosts.

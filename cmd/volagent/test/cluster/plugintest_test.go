@@ -39,7 +39,7 @@ func TestPluginTestFence(t *testing.T) {
 		t.Errorf("a detach that cuts the host off: exit %d, %+v", code, c)
 	}
 
-	s.LieAboutDetach("h1")
+	s.LieAboutNextDetach("h1")
 	if c, code := test(); c.Result != api.CheckBroken || code != 1 || !strings.Contains(c.Said, "this host can still write to the volume") {
 		t.Errorf("a detach without an effect: exit %d, %+v", code, c)
 	}

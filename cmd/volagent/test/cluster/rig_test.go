@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 	if san.IsChild() {
 		os.Exit(san.Main())
 	}
-	harness.Main(m, harness.Child{Env: crasher.Env, Run: crasher.Main}, harness.Child{Env: keysChild, Run: printKeys}, harness.Child{Env: labKeysChild, Run: printLabKeys})
+	harness.Main(m, harness.Child{Env: crasher.Env, Run: crasher.Main}, harness.Child{Env: keysChild, Run: printKeys}, harness.Child{Env: labKeysChild, Run: printLabKeys},
+		harness.Child{Env: hastyAgent, Run: runHasty}, harness.Child{Env: pageWriter, Run: writePages})
 }
 
 // rig is a cluster for one test: an etcd, a SAN that judges the hosts, and hosts.
