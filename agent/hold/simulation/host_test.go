@@ -164,7 +164,12 @@ func (a *agent) connect(after volume.Stop) {
 		Events: a.events, Log: log,
 	})
 	noSecrets := func(volume.Volume) (call.Secrets, error) { return nil, nil }
-	local := func(volume.Volume, call.Method) (call.Caller, error) { return controller{a}, nil }
+	local := func(v volume.Volume, k call.Method) (call.Caller, error) {
+		if h.view(v.PluginID).LacksController() {
+			return nil, noAnswer(k, volume.CodeUnavailable)
+		}
+		return controller{a}, nil
+	}
 	a.tasks = task.New(task.Options{
 		Store: a.link, Node: h.name, Asker: a.holds.Asker, View: h.view, Plugin: local, Secrets: noSecrets, Box: h.box,
 		PeersChanged: a.wakeAll, Overtaken: func(id, node, nodeID string, wait time.Duration) { a.cleaner.Overtaken(id, node, nodeID, wait) },

@@ -38,6 +38,9 @@ func (j *judge) execute(by string, s *memory.Store, t shared.Txn) (shared.Result
 	}
 	for _, op := range t.Then {
 		j.noteCall(by, op)
+		if id, node, ok := shared.WantedIDs(op.Key); ok && op.Kind != shared.OpGet {
+			j.w.note(by, id, "wanted by %s: %t", node, op.Kind == shared.OpPut)
+		}
 		node, id, ok := shared.HoldIDs(op.Key)
 		if !ok || !shared.Holds().Contains(op.Key) {
 			continue
@@ -157,8 +160,9 @@ func (j *judge) harmless(one, other *flight) bool {
 func (j *judge) detached(one *flight) {
 	h := j.w.hostOfNode(one.node)
 	j.mu.Lock()
-	fences := j.calls[one.disk.id].Fence && j.calls[one.disk.id].Target == h.name
+	announced := j.calls[one.disk.id]
 	j.mu.Unlock()
+	fences := announced.Target == h.name && (announced.Fence || announced.Taken) // the hold shows the attachment as unknown
 	for path, m := range h.mounts {
 		if j.w.san.disks[m.volume] == one.disk && !one.late && !fences {
 			j.w.breaks(one.disk.id, "I2: %s detaches %s, where %s is mounted", one.by.h.name, h.name, path)
@@ -214,8 +218,8 @@ func (w *world) unrest() (string, string) {
 			return "the key " + page.KVs[0].Key + " is left: " + string(page.KVs[0].Value), id
 		}
 	}
-	if bad := w.fencedHost(); bad != "" {
-		return bad, ""
+	if bad, id := w.fencedHost(); bad != "" {
+		return bad, id
 	}
 	if bad, id := w.leakedUsers(holds); bad != "" {
 		return bad, id
@@ -284,8 +288,8 @@ func (h *host) unrest(holds map[holder]shared.Hold, expected map[holder]bool) (s
 		switch {
 		case served && !ok:
 			return say("the volume is mounted without a hold")
-		case served && d.attach && hold.Attachment != shared.Attached:
-			return say("the hold shows the attachment %q", hold.Attachment)
+		case served && d.attach && hold.Attachment != shared.Attached && r.Node.Attached != volume.Unknown:
+			return say("the hold shows the attachment %q, and the record does not", hold.Attachment)
 		case served && !h.w.san.reaches(h, h.w.san.disks[r.Volume.ExternalID]):
 			return say("the volume is mounted and not attached")
 		case len(r.Claims) == 0 && r.Held():
@@ -335,13 +339,13 @@ func (w *world) leakedUsers(holds map[holder]shared.Hold) (bad, id string) {
 }
 
 // fencedHost describes a host that is not back after a fencing, or a key of a fencing that is left.
-func (w *world) fencedHost() (bad string) {
+func (w *world) fencedHost() (bad, about string) {
 	if err := each(w, shared.Nodes(), func(key string, n shared.Node) {
 		if n.State != shared.NodeReady || len(n.Quarantined) > 0 {
 			bad = fmt.Sprintf("the key %s shows the state %s and quarantined %v", key, n.State, n.Quarantined)
 		}
 	}); err != "" {
-		return err
+		return err, ""
 	}
 	if err := each(w, shared.AllWanted(), func(key string, _ shared.Wanted) {
 		id, node, _ := shared.WantedIDs(key)
@@ -350,12 +354,12 @@ func (w *world) fencedHost() (bad string) {
 			return
 		}
 		if r, _ := a.records.Volume(id); len(r.Claims) == 0 {
-			bad = "the key " + key + " is left"
+			bad, about = "the key "+key+" is left", id
 		}
 	}); err != "" {
-		return err
+		return err, ""
 	}
-	return bad
+	return bad, about
 }
 
 // each calls fn for each key of a span.
