@@ -316,6 +316,15 @@ func (h *host) die() {
 	h.mu.Unlock()
 }
 
+// image returns a copy of the records on the disk, as a snapshot of the host's disk contains it.
+func (h *host) image() image {
+	if a := h.agent.Load(); a != nil {
+		a.records.mu.Lock()
+		defer a.records.mu.Unlock()
+	}
+	return h.disk
+}
+
 // pause stops the process of the agent, as SIGSTOP does.
 func (h *host) pause() {
 	h.mu.Lock()

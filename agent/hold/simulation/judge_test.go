@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/volagent/volagent/agent/cluster/memory"
 	"github.com/volagent/volagent/volmgr/call"
@@ -267,7 +268,13 @@ func (h *host) unrest(holds map[holder]shared.Hold, expected map[holder]bool) (s
 		id, d := r.Volume.ID, driverOf(r.Volume.PluginID)
 		at := holder{h.name, id}
 		say := func(format string, args ...any) (string, string) {
-			return fmt.Sprintf("host %s, volume %s: ", h.name, id) + fmt.Sprintf(format, args...) + fmt.Sprintf("; the record is %+v", r.Node), id
+			last := a.queue.Last(r)
+			if last == nil {
+				last = &volume.Attempt{}
+			}
+			return fmt.Sprintf("host %s, volume %s: ", h.name, id) + fmt.Sprintf(format, args...) +
+				fmt.Sprintf("; the last step is %s (running %t, %d tries, next in %s): %v; the record is %+v",
+					last.Action.Kind, last.Running, last.Tries, time.Until(last.Next), last.Err, r.Node), id
 		}
 		served := false
 		for _, c := range r.Claims {
