@@ -19,7 +19,7 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 30m
 
-.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos history outage lint bench clean
+.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos simulate history outage lint bench clean
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -74,6 +74,9 @@ chaos: ## 16 clients, kills and faults at random: make chaos SEED=7 FOR=20m
 	go test -c -o bin/chaos.test ./cmd/volagent/test/chaos
 	cd cmd/volagent/test/chaos && unshare --mount --pid --fork --kill-child --mount-proc \
 		../../../../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 0 -chaos.seed '$(SEED)' -chaos.for '$(FOR)'
+
+simulate: ## let a cluster live through random faults with a virtual clock: make simulate SEED=7 FOR=24h
+	go test -count=1 -timeout 0 -v -run '^TestSimulation$$' ./agent/hold/simulation -simulation.seed '$(SEED)' -simulation.for '$(FOR)' | sed -E '/^ *(=== |--- PASS)/d'
 
 HISTORY_SEED ?= 0
 HISTORY_COUNT ?= 20000

@@ -105,15 +105,19 @@ func (s *ownHolds) doubtAttachment(ctx context.Context, id string, kv shared.KV)
 		return nil // a step of this host has made the change
 	}
 
-	doubted := false
+	doubted, unknown := false, false
 	err = s.Records.ChangeShared(ctx, r.Key(), func(r volume.Record, ok bool) (volume.Record, bool) {
-		doubted = false
+		doubted, unknown = false, false
 		if !ok {
 			return r, false
 		}
 		r, doubted = volume.DoubtAttachment(r, e.Value.Operation)
+		unknown = r.Node.Attached == volume.Unknown
 		return r, doubted
 	})
+	if err == nil && unknown && !doubted {
+		s.Wake(id) // a further detach may have succeeded, so that the mounts are dead now
+	}
 	if err == nil && doubted {
 		s.Log.Warn("the cluster found that a volume is not attached to this host; it is attached again after it is unstaged", "volume", id, "host", by)
 		s.Wake(id)

@@ -140,7 +140,7 @@ func New(o Options) *Service {
 	}
 	own := &ownHolds{scopes: &scopes{keys: k, moving: map[string]bool{}}, ending: map[string]string{}, strays: map[string]bool{}}
 	return &Service{
-		ownHolds: own, waits: &waits{keys: k, waiting: map[string]context.CancelFunc{}, wanted: map[string]bool{}},
+		ownHolds: own, waits: &waits{keys: k, waiting: map[string]context.CancelFunc{}, wanted: map[string]bool{}, doubted: map[string]bool{}},
 		follower:  &follower{ownHolds: own},
 		publisher: &publisher{ownHolds: own, plugins: make(chan struct{}, 1), changed: make(chan struct{}, 1)},
 	}

@@ -19,7 +19,8 @@ type waits struct {
 	*keys
 
 	waiting map[string]context.CancelFunc
-	wanted  map[string]bool // the volumes for which the cluster shows that this host waits
+	wanted  map[string]bool // the volumes for which the cluster shows that this host waits, or may show it
+	doubted map[string]bool // the volumes for which a transaction with a lost answer may still show it
 }
 
 // await wakes a volume when another host changes its hold or ends its call, so that the decision is not
@@ -66,10 +67,14 @@ func (s *waits) noteAbsence(ctx context.Context, sit shared.Situation, id string
 	s.mu.Lock()
 	s.wanted[id] = true // also if the answer is lost
 	s.mu.Unlock()
-	if res, err := s.Store.Do(ctx, txn); err == nil && !res.Done {
-		s.mu.Lock()
+	res, err = s.Store.Do(ctx, txn)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && !res.Done {
 		delete(s.wanted, id) // the host is back, or the next try of the claim repeats it
-		s.mu.Unlock()
+	}
+	if err != nil {
+		s.doubted[id] = true
 	}
 }
 
@@ -79,7 +84,8 @@ func (s *waits) noteAbsence(ctx context.Context, sit shared.Situation, id string
 func (s *waits) unwant(id string) {
 	for s.running.Err() == nil {
 		s.mu.Lock()
-		again := s.wanted[id]
+		again, doubted := s.wanted[id], s.doubted[id]
+		delete(s.doubted, id)
 		s.mu.Unlock()
 		if again {
 			return
@@ -88,14 +94,14 @@ func (s *waits) unwant(id string) {
 		ctx, cancel := context.WithTimeout(s.running, unwantWithin)
 		_, err := s.Store.Do(ctx, shared.Txn{Then: []shared.Op{shared.Delete(shared.WantedKey(id, s.Node))}})
 		cancel()
-		if err == nil {
+		if err == nil && !doubted {
 			return
 		}
-		backoff.Pause(s.running, unwantWithin)
+		backoff.Pause(s.running, 2*unwantWithin) // a transaction whose answer was lost may still write the key
 	}
 }
 
-// unwantWithin limits one try of unwant, and is the pause after a failure.
+// unwantWithin limits one try of unwant. Twice as long is the pause after a failure.
 const unwantWithin = 5 * time.Second
 
 // preventerGone reports whether the host that prevents the admission is gone, and the cluster does not show

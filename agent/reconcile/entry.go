@@ -132,6 +132,9 @@ func (e *entry) end(a volume.Action, out volume.Outcome, now time.Time) {
 	}
 
 	e.pace = e.pace.Add(lastDelay)
+	if at.Err != nil && at.Err.Code == volume.CodeHeld && err.Code != volume.CodeHeld {
+		at.Tries = 0 // the waits for another host say nothing about the step itself
+	}
 	at.Running, at.Err, at.Unsent = false, err, out.Unsent
 	at.Tries++
 	at.Next = time.Time{}

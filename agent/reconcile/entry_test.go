@@ -125,3 +125,25 @@ func TestCorrectWait(t *testing.T) {
 		}
 	}
 }
+
+// TestHeldTries checks that the waits for another host do not delay the retry of a step that then fails by
+// itself. An announced call of a volume ends with this retry, and other hosts wait for that.
+func TestHeldTries(t *testing.T) {
+	now := time.Now()
+	e := newEntry()
+	a := volume.Action{Kind: call.ControllerPublish}
+	fail := func(code string) time.Duration {
+		e.begin(a)
+		e.end(a, volume.Outcome{Err: &volume.CallError{Step: "x", Code: code, Retry: volume.RetryBackoff}}, now)
+		return e.failed[a.Key()].Next.Sub(now)
+	}
+	for range 8 {
+		fail(volume.CodeHeld)
+	}
+	if in := fail(volume.CodeInternal); in > 2*firstDelay {
+		t.Errorf("the step is tried again in %s", in)
+	}
+	if in := fail(volume.CodeInternal); in < firstDelay {
+		t.Errorf("after a second failure, the step is tried again in %s", in)
+	}
+}

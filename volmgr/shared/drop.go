@@ -162,8 +162,8 @@ func (l Lost) DropDetached(who Asker, operation string, now time.Time) (Txn, err
 
 // LeaveDetach returns the transaction that ends the announced detach without a proof. The host may not be
 // fenced any more. If the outcome of the call is unknown, uncertain is set: the call then stays announced,
-// and package agent/hold/clean repeats it when it can have no further effect. An empty transaction means
-// that the call was taken over.
+// and belongs to no agent any more. Any host with a controller takes it over when it can have no further
+// effect. An empty transaction means that the call was taken over.
 func (l Lost) LeaveDetach(who Asker, operation string, uncertain bool) (Txn, error) {
 	if err := CheckRegistered(l.Fence.Meta, l.Fence.Own, who); err != nil {
 		return Txn{}, err
@@ -177,7 +177,7 @@ func (l Lost) LeaveDetach(who Asker, operation string, uncertain bool) (Txn, err
 		return Txn{If: guards, Then: []Op{Delete(l.Situation.Call.Key)}}, nil
 	}
 	c := l.Situation.Call.Value
-	c.Fence, c.Taken, c.Task, c.Incarnation = false, true, "", who.Incarnation
+	c.Task, c.Incarnation = "", 0
 	return Txn{If: guards, Then: []Op{l.Situation.Call.Put(c)}}, nil
 }
 

@@ -353,7 +353,7 @@ func TestAnnouncedDetach(t *testing.T) {
 			}
 			after, err := l.Situation.After(txn, 20)
 			left := after.Call.Value
-			if err != nil || c.ours && (after.Call.Exists() != uncertain || uncertain && (left.Fence || !left.TakenOver("b"))) {
+			if err != nil || c.ours && (after.Call.Exists() != uncertain || uncertain && !left.Outlived(Live{Incarnation: 3})) {
 				t.Errorf("%s: left with %+v", name, left)
 			}
 		}

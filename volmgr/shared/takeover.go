@@ -145,12 +145,13 @@ func (c Call) Forsaken(who Asker) bool {
 	return c.Executor == who.Node && c.Incarnation < who.Incarnation && !c.attachment()
 }
 
-// Outlived reports whether the call is one of an earlier incarnation for its own attachment. The argument
-// is the lease of the executor. If the host still has its hold, its record leads to the end of the call. A
-// host that was replaced has no hold, and knows nothing of the call.
+// Outlived reports whether the call is one of an earlier incarnation for its own attachment, or for a
+// fencing. The argument is the lease of the executor. If the host still has its hold, its record leads to
+// the end of the call. A host that was replaced has no hold, and knows nothing of the call. A new agent
+// knows nothing of the fencing of an earlier one, and may have no controller to end its call.
 func (c Call) Outlived(executor Live) bool {
 	own := c.attachment() && c.Executor == c.Target && !c.Taken
-	return own && c.Incarnation < executor.Incarnation
+	return (own || c.Fence) && c.Incarnation < executor.Incarnation
 }
 
 // Served reports whether the executor is alive and ends its call itself, because its record explains the
@@ -174,6 +175,22 @@ func (o Orphan) EndTakenOver(who Asker) (Txn, error) {
 		then = append(then, o.Hold.Put(hold))
 	}
 	return o.txn(compares, then...), nil
+}
+
+// HandOver returns the transaction by which a host hands a call over that it has taken over and cannot end
+// itself. The call then belongs to no agent, and any able host takes it over when the call can have no
+// further effect.
+func (o Orphan) HandOver(who Asker) (Txn, error) {
+	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
+		return Txn{}, err
+	}
+	if !o.Call.Exists() || !o.Call.Value.TakenOver(who.Node) {
+		return Txn{}, ErrNotOrphan
+	}
+
+	c := o.Call.Value
+	c.Fence, c.Taken, c.Task, c.Incarnation = true, false, "", 0
+	return o.txn([]Compare{Unchanged(o.Call.KV)}, o.Call.Put(c)), nil
 }
 
 // TakenOver reports whether the host makes the call in place of its target. A new agent of the host,

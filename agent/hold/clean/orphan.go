@@ -93,7 +93,28 @@ func (c *Cleaner) resume(ctx context.Context, who shared.Asker, e shared.Entry[s
 		return 0
 	}
 
+	def, ok, err := c.definition(ctx, id)
+	if err != nil {
+		return c.retry()
+	}
+	if ok && !c.able(def, e.Value) {
+		return c.handOver(ctx, who, e, o)
+	}
 	c.finish(ctx, who, id, e.Value)
+	return c.retry()
+}
+
+// handOver lets any able host end a call that this host has taken over and cannot end itself, because its
+// plugin has no controller or is not ready.
+func (c *Cleaner) handOver(ctx context.Context, who shared.Asker, e shared.Entry[shared.Call], o shared.Orphan) time.Duration {
+	txn, err := o.HandOver(who)
+	if err == nil {
+		_, err = c.Store.Do(ctx, txn) // if the call has changed, the next pass looks again
+	}
+	if err != nil {
+		return c.retry()
+	}
+	c.ask(ctx, e.Key)
 	return c.retry()
 }
 

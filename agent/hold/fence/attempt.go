@@ -24,7 +24,7 @@ type attempt struct {
 	host  string
 	wants []want
 
-	drops sync.Mutex // the drops of one host change the same proof
+	drops chan struct{} // a semaphore, because the drops of one host change the same proof
 
 	mu      sync.Mutex
 	dropped []string // the volumes whose hold was dropped
@@ -34,7 +34,7 @@ type attempt struct {
 // attempt tries to fence a host, and drops its holds that other hosts wait for. It returns the time
 // until the next try, or 0.
 func (f *Fencer) attempt(ctx context.Context, who shared.Asker, host string, wants []want) (next time.Duration) {
-	a := &attempt{Fencer: f, who: who, host: host, wants: wants}
+	a := &attempt{Fencer: f, who: who, host: host, wants: wants, drops: make(chan struct{}, 1)}
 	fc, err := f.readFence(ctx, host)
 	switch {
 	case err != nil:

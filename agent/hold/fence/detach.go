@@ -106,8 +106,12 @@ func (a *attempt) unpublish(ctx context.Context, v volume.Volume, nodeID string,
 
 // drop drops the hold after the detach.
 func (a *attempt) drop(ctx context.Context, id, operation string) error {
-	a.drops.Lock()
-	defer a.drops.Unlock()
+	select {
+	case a.drops <- struct{}{}:
+		defer func() { <-a.drops }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 
 	_, err := a.decideLost(ctx, a.host, id, func(l shared.Lost) (shared.Txn, error) {
 		if !l.Situation.Hold.Exists() && l.Fence.Proof.Value.Has(id) {

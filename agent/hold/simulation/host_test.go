@@ -164,7 +164,12 @@ func (a *agent) connect(after volume.Stop) {
 		Events: a.events, Log: log,
 	})
 	noSecrets := func(volume.Volume) (call.Secrets, error) { return nil, nil }
-	local := func(volume.Volume, call.Method) (call.Caller, error) { return controller{a}, nil }
+	local := func(v volume.Volume, k call.Method) (call.Caller, error) {
+		if h.view(v.PluginID).LacksController() {
+			return nil, noAnswer(k, volume.CodeUnavailable)
+		}
+		return controller{a}, nil
+	}
 	a.tasks = task.New(task.Options{
 		Store: a.link, Node: h.name, Asker: a.holds.Asker, View: h.view, Plugin: local, Secrets: noSecrets, Box: h.box,
 		PeersChanged: a.wakeAll, Overtaken: func(id, node, nodeID string, wait time.Duration) { a.cleaner.Overtaken(id, node, nodeID, wait) },
@@ -309,6 +314,15 @@ func (h *host) die() {
 	h.mu.Lock()
 	h.boots++
 	h.mu.Unlock()
+}
+
+// image returns a copy of the records on the disk, as a snapshot of the host's disk contains it.
+func (h *host) image() image {
+	if a := h.agent.Load(); a != nil {
+		a.records.mu.Lock()
+		defer a.records.mu.Unlock()
+	}
+	return h.disk
 }
 
 // pause stops the process of the agent, as SIGSTOP does.

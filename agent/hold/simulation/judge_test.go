@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/volagent/volagent/agent/cluster/memory"
 	"github.com/volagent/volagent/volmgr/call"
@@ -38,6 +39,9 @@ func (j *judge) execute(by string, s *memory.Store, t shared.Txn) (shared.Result
 	}
 	for _, op := range t.Then {
 		j.noteCall(by, op)
+		if id, node, ok := shared.WantedIDs(op.Key); ok && op.Kind != shared.OpGet {
+			j.w.note(by, id, "wanted by %s: %t", node, op.Kind == shared.OpPut)
+		}
 		node, id, ok := shared.HoldIDs(op.Key)
 		if !ok || !shared.Holds().Contains(op.Key) {
 			continue
@@ -157,8 +161,9 @@ func (j *judge) harmless(one, other *flight) bool {
 func (j *judge) detached(one *flight) {
 	h := j.w.hostOfNode(one.node)
 	j.mu.Lock()
-	fences := j.calls[one.disk.id].Fence && j.calls[one.disk.id].Target == h.name
+	announced := j.calls[one.disk.id]
 	j.mu.Unlock()
+	fences := announced.Target == h.name && (announced.Fence || announced.Taken) // the hold shows the attachment as unknown
 	for path, m := range h.mounts {
 		if j.w.san.disks[m.volume] == one.disk && !one.late && !fences {
 			j.w.breaks(one.disk.id, "I2: %s detaches %s, where %s is mounted", one.by.h.name, h.name, path)
@@ -214,8 +219,8 @@ func (w *world) unrest() (string, string) {
 			return "the key " + page.KVs[0].Key + " is left: " + string(page.KVs[0].Value), id
 		}
 	}
-	if bad := w.fencedHost(); bad != "" {
-		return bad, ""
+	if bad, id := w.fencedHost(); bad != "" {
+		return bad, id
 	}
 	if bad, id := w.leakedUsers(holds); bad != "" {
 		return bad, id
@@ -263,7 +268,13 @@ func (h *host) unrest(holds map[holder]shared.Hold, expected map[holder]bool) (s
 		id, d := r.Volume.ID, driverOf(r.Volume.PluginID)
 		at := holder{h.name, id}
 		say := func(format string, args ...any) (string, string) {
-			return fmt.Sprintf("host %s, volume %s: ", h.name, id) + fmt.Sprintf(format, args...) + fmt.Sprintf("; the record is %+v", r.Node), id
+			last := a.queue.Last(r)
+			if last == nil {
+				last = &volume.Attempt{}
+			}
+			return fmt.Sprintf("host %s, volume %s: ", h.name, id) + fmt.Sprintf(format, args...) +
+				fmt.Sprintf("; the last step is %s (running %t, %d tries, next in %s): %v; the record is %+v",
+					last.Action.Kind, last.Running, last.Tries, time.Until(last.Next), last.Err, r.Node), id
 		}
 		served := false
 		for _, c := range r.Claims {
@@ -284,8 +295,8 @@ func (h *host) unrest(holds map[holder]shared.Hold, expected map[holder]bool) (s
 		switch {
 		case served && !ok:
 			return say("the volume is mounted without a hold")
-		case served && d.attach && hold.Attachment != shared.Attached:
-			return say("the hold shows the attachment %q", hold.Attachment)
+		case served && d.attach && hold.Attachment != shared.Attached && r.Node.Attached != volume.Unknown:
+			return say("the hold shows the attachment %q, and the record does not", hold.Attachment)
 		case served && !h.w.san.reaches(h, h.w.san.disks[r.Volume.ExternalID]):
 			return say("the volume is mounted and not attached")
 		case len(r.Claims) == 0 && r.Held():
@@ -335,13 +346,13 @@ func (w *world) leakedUsers(holds map[holder]shared.Hold) (bad, id string) {
 }
 
 // fencedHost describes a host that is not back after a fencing, or a key of a fencing that is left.
-func (w *world) fencedHost() (bad string) {
+func (w *world) fencedHost() (bad, about string) {
 	if err := each(w, shared.Nodes(), func(key string, n shared.Node) {
 		if n.State != shared.NodeReady || len(n.Quarantined) > 0 {
 			bad = fmt.Sprintf("the key %s shows the state %s and quarantined %v", key, n.State, n.Quarantined)
 		}
 	}); err != "" {
-		return err
+		return err, ""
 	}
 	if err := each(w, shared.AllWanted(), func(key string, _ shared.Wanted) {
 		id, node, _ := shared.WantedIDs(key)
@@ -350,12 +361,12 @@ func (w *world) fencedHost() (bad string) {
 			return
 		}
 		if r, _ := a.records.Volume(id); len(r.Claims) == 0 {
-			bad = "the key " + key + " is left"
+			bad, about = "the key "+key+" is left", id
 		}
 	}); err != "" {
-		return err
+		return err, ""
 	}
-	return bad
+	return bad, about
 }
 
 // each calls fn for each key of a span.

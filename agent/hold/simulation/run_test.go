@@ -327,6 +327,16 @@ func (r *run) fault() {
 			d := r.span(time.Second, 3*time.Minute)
 			r.onHost("host dies", func(h *host) { h.die(); r.last(d); h.start() })
 		},
+		func() {
+			d := r.span(time.Second, 2*time.Minute)
+			r.onHost("host boots with old records", func(h *host) {
+				old := h.image()
+				r.last(d)
+				h.die()
+				h.disk = old
+				h.start()
+			})
+		},
 		func() { r.onHost("host reboots", func(h *host) { h.die(); h.start() }) },
 		func() {
 			d := r.span(time.Second, 90*time.Second)
