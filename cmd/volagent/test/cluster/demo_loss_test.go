@@ -108,7 +108,7 @@ func (d *demo) returnHost() {
 	d.proof("%s has undone what it lost, and is registered again; no command was necessary", d.c.Name)
 
 	for _, id := range []string{"db", "logs"} {
-		d.await(d.c, "the event of the loss", func(out string) bool { return strings.Contains(out, "hold-lost") }, "volctl", "events", "--volume", id, "-n", "4")
+		d.await(d.c, "the event of the loss", func(out string) bool { return strings.Contains(out, "hold-lost") }, "volctl", "events", "--volume", id, "--type", "hold-lost")
 		d.refused(d.c, 5, fmt.Sprintf("held by host %q", d.b.Name), "volctl", "volume", "claim", id, "--alloc", "web", "--timeout", "1s")
 	}
 	d.await(d.c, "the claim on site", func(out string) bool {
