@@ -33,7 +33,7 @@ The statement must be true. If the host still runs, it may write to its volumes 
 another host, and destroy the data. Look at the machine or at its power supply, not at the network.
 The command is refused while the agent of the host is alive; a host that is alive is drained.
 
-When the host is back, it undoes what it has lost, and registers by itself.`,
+When the host is back, it unmounts the lost volumes, and registers by itself.`,
 		Example: `  volctl node fence db2 --powered-off --reason "pulled both power cords"`,
 		Args:    command.Exactly("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -22,8 +22,8 @@ func (d *demo) refuseDefinitions() {
 	d.refused(d.b, 4, "h1", "volctl", "volume", "unshare", "db")
 	d.proof("the cluster keeps a volume that a host holds")
 
-	d.refused(d.b, 4, "external_id", "volctl", "volume", "register", d.volumeFile(d.b, "db", "disk-other", "single-node-multi-writer"))
-	d.refused(d.b, 4, `"db"`, "volctl", "volume", "register", d.volumeFile(d.b, "copy", "disk-db", "single-node-multi-writer"))
+	d.refused(d.b, 4, "external_id", "volctl", "volume", "register", d.volumeFile(d.b, "san", "db", "disk-other", "single-node-multi-writer"))
+	d.refused(d.b, 4, `"db"`, "volctl", "volume", "register", d.volumeFile(d.b, "san", "copy", "disk-db", "single-node-multi-writer"))
 	d.proof("one id is one volume, and one disk has one id, in the whole cluster")
 }
 

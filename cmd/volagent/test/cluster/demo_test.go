@@ -24,8 +24,9 @@ import (
 var show = flag.Bool("cluster.show", false, "print the commands of TestDemo and their output")
 
 // TestDemo shows the main job of a cluster: a volume moves between three hosts. Each host has a member
-// of the bundled etcd, and a network of its own. The SAN judges each write.
-// `make cluster-demo` runs this test and shows its commands. (I1, I5)
+// of the bundled etcd, and a network of its own. The SAN judges each write. A host is lost, and the others
+// take its volumes over.
+// `make cluster-demo` runs this test and shows its commands. (I1, I3, I5)
 func TestDemo(t *testing.T) {
 	if !*show {
 		t.Parallel()
@@ -35,7 +36,7 @@ func TestDemo(t *testing.T) {
 	d.step("1. Three hosts make a cluster, with the bundled etcd")
 	d.makeCluster()
 	d.step("2. A shared volume is visible on all hosts")
-	d.register("db", "single-node-multi-writer", "multi-node-multi-writer")
+	d.register("san", "db", "single-node-multi-writer", "multi-node-multi-writer")
 	d.step("3. The first host claims the volume, and all hosts see that")
 	d.firstClaim()
 	d.step("4. Another host cannot have the volume at the same time")
@@ -47,13 +48,19 @@ func TestDemo(t *testing.T) {
 	d.step("7. The volume moves to the other host, with its data")
 	d.move()
 	d.step("8. Several hosts may read, and one host may write")
-	d.register("site", "multi-node-single-writer")
+	d.register("san", "site", "multi-node-single-writer")
 	d.readers()
 	d.step("9. etcd stops on all hosts, and the volumes in use do not notice it")
 	d.outage()
 	d.step("10. etcd starts again, and the hosts finish their work")
 	d.recover()
-	d.step("11. Clean up")
+	d.step("11. A host loses its power while it writes, and another host takes the volume over by proof")
+	d.loseHost()
+	d.step("12. Without a proof, no host gets the volume, until a person says that the host is off")
+	d.fenceByPerson()
+	d.step("13. The lost host returns, and has lost what was taken from it")
+	d.returnHost()
+	d.step("14. Clean up")
 	d.cleanUp()
 
 	if !t.Failed() {
@@ -69,10 +76,11 @@ type demo struct {
 	hosts   []*lab.Host
 	etcd    []*lab.Process // volagent-etcd of each host
 
-	path, moved string // where the volume db is mounted on hosts a and b
+	path, moved, last string // where the volume db is mounted on hosts a, b and c
 }
 
-// newDemo makes three hosts whose plugin uses the disks of a SAN. It starts no process on them.
+// newDemo makes three hosts whose plugins use the disks of a SAN. The plugin san has "fence: detach", and
+// the plugin plain has no fence. It starts no process on the hosts.
 func newDemo(t *testing.T) *demo {
 	t.Helper()
 	s, err := san.Start(harness.NewHost(t).Mkdir("san"))
@@ -92,9 +100,12 @@ func newDemo(t *testing.T) *demo {
 	for _, h := range d.hosts {
 		t.Cleanup(func() { d.logEtcd(h) })
 		h.Env = append(h.Env, "VOLAGENT_ETCD_DIR="+d.etcdDir(h), "VOLAGENT_CONFIG_DIR="+h.Dir)
-		file, err := s.Driver(h.Name, san.Config{Attach: true, Stage: true}).PluginFile("san", self)
-		h.Must(err)
-		h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", "san.yaml"), file, 0o600))
+		for plugin, more := range map[string]string{"san": `, "fence": "detach"`, "plain": ""} {
+			file, err := s.Driver(h.Name, san.Config{Attach: true, Stage: true}).PluginFile(plugin, self)
+			h.Must(err)
+			text := strings.TrimSuffix(strings.TrimSpace(string(file)), "}") + more + "}\n"
+			h.Must(os.WriteFile(filepath.Join(h.Dir, "plugins.d", plugin+".yaml"), []byte(text), 0o600))
+		}
 	}
 	return d
 }
@@ -125,7 +136,7 @@ func (d *demo) makeCluster() {
 
 	for _, h := range d.hosts {
 		d.print("  %s $ volagent &\n", h.Name)
-		h.Start("san")
+		h.Start("san", "plain")
 	}
 	d.await(d.b, "three hosts", func(out string) bool { return strings.Count(out, "ready") == 3 }, "volctl", "node", "list")
 	d.proof("all agents are registered in the cluster")
@@ -168,9 +179,9 @@ func (d *demo) startEtcd(h *lab.Host) {
 }
 
 // volumeFile writes the file of a shared volume, and returns its path.
-func (d *demo) volumeFile(h *lab.Host, id, disk string, modes ...string) string {
+func (d *demo) volumeFile(h *lab.Host, plugin, id, disk string, modes ...string) string {
 	file := filepath.Join(h.Dir, id+".yaml")
-	text := fmt.Sprintf("id: %s\nplugin_id: san\nexternal_id: %s\nscope: shared\ncapabilities:\n", id, disk)
+	text := fmt.Sprintf("id: %s\nplugin_id: %s\nexternal_id: %s\nscope: shared\ncapabilities:\n", id, plugin, disk)
 	for _, m := range modes {
 		text += "  - access_mode: " + m + "\n"
 	}
@@ -180,11 +191,11 @@ func (d *demo) volumeFile(h *lab.Host, id, disk string, modes ...string) string 
 }
 
 // register adds a disk to the SAN, and registers it as a shared volume.
-func (d *demo) register(id string, modes ...string) {
+func (d *demo) register(plugin, id string, modes ...string) {
 	if err := d.san.AddDisk("disk-"+id, 1<<20); err != nil {
 		d.t.Fatal(err)
 	}
-	file := d.volumeFile(d.a, id, "disk-"+id, modes...)
+	file := d.volumeFile(d.a, plugin, id, "disk-"+id, modes...)
 	d.run(d.a, "volctl", "volume", "register", file)
 	out := d.run(d.b, "volctl", "volume", "list")
 	d.check(strings.Contains(out, id) && strings.Contains(out, "shared"), "%s sees volume %s without a registration of its own", d.b.Name, id)
@@ -264,20 +275,22 @@ func (d *demo) recover() {
 	for _, h := range d.hosts {
 		d.startEtcd(h)
 	}
-	path := d.run(d.c, "volctl", "volume", "claim", "db", "--alloc", "web", "--timeout", "60s")
-	out := d.run(d.c, "cat", path+"/hello")
+	d.last = d.run(d.c, "volctl", "volume", "claim", "db", "--alloc", "web", "--timeout", "60s")
+	out := d.run(d.c, "cat", d.last+"/hello")
 	d.check(out == "written on h1\nwritten on h2\nwritten without etcd", "%s got the volume, with the data of all hosts", d.c.Name)
 }
 
 // cleanUp ends all claims and deregisters the volumes. Nothing of them stays.
 func (d *demo) cleanUp() {
-	d.run(d.c, "volctl", "volume", "detach", "db", "web")
+	for _, id := range []string{"db", "logs"} {
+		d.run(d.b, "volctl", "volume", "detach", id, "web")
+	}
 	d.run(d.a, "volctl", "volume", "detach", "site", "writer")
 	for _, h := range []*lab.Host{d.b, d.c} {
 		d.run(h, "volctl", "volume", "detach", "site", "reader")
 	}
-	d.a.Await("the end of all holds", func() bool { return len(d.keysOf("holds/", "use/db/", "users/", "calls/", "tasks/")) == 0 })
-	for _, id := range []string{"db", "site"} {
+	d.a.Await("the end of all holds", func() bool { return len(d.keysOf("holds/", "users/", "calls/", "tasks/", "wanted/")) == 0 })
+	for _, id := range []string{"db", "site", "logs"} {
 		d.run(d.a, "volctl", "volume", "deregister", id)
 	}
 	left := d.keysOf("volumes/", "external/", "use/", "users/", "holds/", "calls/", "tasks/", "questions/", "answers/")
