@@ -13,7 +13,8 @@ const (
 	// maxDelay is the longest wait of a less preferred host.
 	maxDelay = time.Minute
 
-	// yieldFor is how long a host lets the other hosts go first after the service has ended on it.
+	// yieldFor is how long a host lets the other hosts go first after the service has ended on it. The
+	// turns of the less preferred hosts come on top.
 	yieldFor = 15 * time.Second
 
 	// manyFailures is the number of failures after which the wait grows. healthy is how long the
@@ -46,7 +47,7 @@ type standby struct {
 // next reports whether the host claims the volume now, and gives the reason if not. The most preferred
 // host claims the volume while another host holds it, so that it gets the volume first.
 func (s standby) next() (claim bool, reason string) {
-	turn := min(time.Duration(s.rank)*s.delay, maxDelay)
+	turn := turnOf(s.rank, s.delay)
 	switch {
 	case s.paused:
 		return false, "paused by an administrator"
@@ -63,6 +64,17 @@ func (s standby) next() (claim bool, reason string) {
 	default:
 		return true, ""
 	}
+}
+
+// turnOf returns how long a volume must have been free before a host with this rank claims it.
+func turnOf(rank int, delay time.Duration) time.Duration {
+	return min(time.Duration(rank)*delay, maxDelay)
+}
+
+// yieldOf returns how long a host lets the other hosts go first, so that each host of the order gets its
+// turn.
+func yieldOf(prefer []string, delay time.Duration) time.Duration {
+	return yieldFor + turnOf(max(0, len(prefer)-1), delay)
 }
 
 // rankOf returns the place of a host in the order of preference. Hosts that are not in the order share
@@ -137,31 +149,32 @@ type record struct {
 	Until time.Time `json:"until,omitzero"`
 }
 
-// after returns the record after the service ended on this host.
-func (r record) after(why end, now time.Time) record {
+// after returns the record after the service ended on this host. The parameter yield is the shortest
+// wait.
+func (r record) after(why end, now time.Time, yield time.Duration) record {
 	switch why {
 	case endStopped:
-		r.Until = now.Add(yieldFor)
+		r.Until = now.Add(yield)
 	case endFailed:
-		if since := now.Sub(r.Last); since < 0 || since > healthy+pause(r.Failures) {
+		if since := now.Sub(r.Last); since < 0 || since > healthy+pause(r.Failures, yield) {
 			r.Failures = 0
 		}
 		r.Failures++
-		r.Last, r.Until = now, now.Add(pause(r.Failures))
+		r.Last, r.Until = now, now.Add(pause(r.Failures, yield))
 	}
 	return r
 }
 
 // backOff returns how long this host still lets other hosts go first. The clock may have been changed,
-// so backOff is never longer than the longest wait.
-func (r record) backOff(now time.Time) time.Duration {
-	return max(0, min(r.Until.Sub(now), pause(r.Failures)))
+// so backOff is never longer than the wait after that number of failures.
+func (r record) backOff(now time.Time, yield time.Duration) time.Duration {
+	return max(0, min(r.Until.Sub(now), pause(r.Failures, yield)))
 }
 
 // pause returns the wait after a number of failures.
-func pause(failures int) time.Duration {
+func pause(failures int, yield time.Duration) time.Duration {
 	if failures < manyFailures {
-		return yieldFor
+		return yield
 	}
 	wait := firstPause
 	for range failures - manyFailures {
@@ -169,5 +182,5 @@ func pause(failures int) time.Duration {
 			return maxPause
 		}
 	}
-	return wait
+	return max(wait, yield)
 }

@@ -37,6 +37,25 @@ func TestStandby(t *testing.T) {
 	}
 }
 
+// TestYield checks that a host waits until each less preferred host had its turn.
+func TestYield(t *testing.T) {
+	const s = time.Second
+	for _, tt := range []struct {
+		prefer []string
+		delay  time.Duration
+		want   time.Duration
+	}{
+		{nil, 10 * s, 15 * s},
+		{[]string{"h1", "h2", "h3"}, 10 * s, 35 * s},
+		{[]string{"h1", "h2", "h3"}, time.Minute, 75 * s},
+	} {
+		yield := yieldOf(tt.prefer, tt.delay)
+		if yield != tt.want || turnOf(len(tt.prefer)-1, tt.delay) >= yield || pause(manyFailures, yield) < yield {
+			t.Errorf("with the order %v and %s, a host waits %s, want %s", tt.prefer, tt.delay, yield, tt.want)
+		}
+	}
+}
+
 func TestRank(t *testing.T) {
 	for _, tt := range []struct {
 		host   string
@@ -92,28 +111,28 @@ func TestActive(t *testing.T) {
 func TestBackOff(t *testing.T) {
 	now := time.Date(2026, 3, 10, 3, 12, 11, 0, time.UTC)
 	var r record
-	if r = r.after(endPaused, now).after(endLost, now).after(endDraining, now); r != (record{}) {
+	if r = r.after(endPaused, now, yieldFor).after(endLost, now, yieldFor).after(endDraining, now, yieldFor); r != (record{}) {
 		t.Errorf("the host waits after an end that is no failure: %+v", r)
 	}
-	if r = r.after(endStopped, now); r.backOff(now) != yieldFor || r.Failures != 0 {
+	if r = r.after(endStopped, now, yieldFor); r.backOff(now, yieldFor) != yieldFor || r.Failures != 0 {
 		t.Errorf("after a stop: %+v", r)
 	}
 
 	r = record{}
 	for i, want := range []time.Duration{yieldFor, yieldFor, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute, 16 * time.Minute} {
-		r = r.after(endFailed, now)
-		if got := r.backOff(now); got != want {
+		r = r.after(endFailed, now, yieldFor)
+		if got := r.backOff(now, yieldFor); got != want {
 			t.Errorf("after %d failures the host waits %s, want %s", i+1, got, want)
 		}
-		if r.backOff(now.Add(want)) != 0 {
+		if r.backOff(now.Add(want), yieldFor) != 0 {
 			t.Errorf("after %d failures the wait does not end", i+1)
 		}
 		now = now.Add(want + healthy)
 	}
-	if got := r.backOff(now.Add(-1000 * time.Hour)); got != maxPause {
+	if got := r.backOff(now.Add(-1000*time.Hour), yieldFor); got != maxPause {
 		t.Errorf("after a jump of the clock the host waits %s", got)
 	}
-	if r = r.after(endFailed, now.Add(maxPause+time.Second)); r.Failures != 1 {
+	if r = r.after(endFailed, now.Add(maxPause+time.Second), yieldFor); r.Failures != 1 {
 		t.Errorf("after a healthy time there are %d failures", r.Failures)
 	}
 }

@@ -27,9 +27,9 @@ const (
 	stopWithin = 10 * time.Minute
 )
 
-// otherReasons are the codes of claims that fail for a short time, or for a reason outside this host.
-// Another host holds the volume, the host is draining, or etcd or the plugin does not answer. Such a
-// claim does not count as a failure of the service.
+// otherReasons are the codes of claims that can fail for a reason outside this host. Another host holds
+// the volume, the host is draining, or etcd does not answer. Such a claim does not count as a failure,
+// unless this host has got the hold.
 var otherReasons = []api.Code{api.CodeTimeout, api.CodeRefused, api.CodePluginUnavailable, api.CodeUnreachable}
 
 // agent is the part of the agent's client that an attempt needs.
@@ -65,7 +65,13 @@ type attempt struct {
 	draining bool
 	node     string
 	looks    int
+
+	// held is set if this host has got the hold for the present claim.
+	held bool
 }
+
+// yield returns the shortest wait after the service has ended on this host.
+func (t *attempt) yield() time.Duration { return yieldOf(t.prefer, t.delay) }
 
 // run makes one attempt. It returns nil if systemd stops the unit.
 func (t *attempt) run(ctx context.Context) error {
@@ -142,7 +148,7 @@ func (t *attempt) look(ctx context.Context) (s standby, known bool) {
 		t.log("%v; earlier failures do not count", err)
 	}
 
-	s = standby{paused: t.files.paused(), draining: t.draining, backOff: r.backOff(t.now()), rank: rankOf(t.node, t.prefer), delay: t.delay}
+	s = standby{paused: t.files.paused(), draining: t.draining, backOff: r.backOff(t.now(), t.yield()), rank: rankOf(t.node, t.prefer), delay: t.delay}
 	if s.rank == 0 || !known {
 		return s, known
 	}
@@ -182,11 +188,14 @@ func liveHolder(holds []api.Hold, self string) string {
 // the host has the volume. An error means that this host cannot use the volume.
 func (t *attempt) tryClaim(ctx context.Context) (done bool, err error) {
 	t.say("standby: waiting for volume " + output.OneLine(t.volume))
+	t.held = false
 	waiting, cancel := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
 	watcher.Go(func() {
 		for t.sleep(waiting, every) == nil {
-			t.askNodeAtTimes(waiting)
+			if t.askNodeAtTimes(waiting) && !t.held {
+				t.held = t.hasHold(waiting)
+			}
 			if t.files.paused() || t.draining {
 				cancel()
 			}
@@ -203,7 +212,7 @@ func (t *attempt) tryClaim(ctx context.Context) (done bool, err error) {
 		return true, nil
 	case withdrawn:
 		return false, nil
-	case slices.Contains(otherReasons, code):
+	case slices.Contains(otherReasons, code) && !t.held:
 		t.say("standby: " + output.OneLine(err.Error()))
 		return false, t.sleep(ctx, retryEvery)
 	default:
@@ -211,12 +220,20 @@ func (t *attempt) tryClaim(ctx context.Context) (done bool, err error) {
 	}
 }
 
-// askNodeAtTimes asks the agent in some of the looks whether the host is draining.
-func (t *attempt) askNodeAtTimes(ctx context.Context) {
+// askNodeAtTimes asks the agent in some of the looks whether the host is draining. It reports whether it
+// has got an answer.
+func (t *attempt) askNodeAtTimes(ctx context.Context) bool {
 	t.looks++
-	if t.looks%nodeEvery == 0 {
-		t.askNode(ctx)
-	}
+	return t.looks%nodeEvery == 0 && t.askNode(ctx)
+}
+
+// hasHold reports whether this host has the hold of the volume. If its claim fails then, the host keeps
+// the volume from hosts that may be able to use it.
+func (t *attempt) hasHold(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, queryWithin)
+	defer cancel()
+	v, _, err := t.agent.AnyVolume(ctx, t.volume)
+	return err == nil && slices.ContainsFunc(v.Holds, func(h api.Hold) bool { return h.Host == t.node })
 }
 
 // hold runs the service until the host must give the volume up.
@@ -288,11 +305,11 @@ func (t *attempt) remember(why end) {
 		t.log("%v; earlier failures do not count", err)
 	}
 
-	now := r.after(why, t.now())
+	now := r.after(why, t.now(), t.yield())
 	if now == r {
 		return
 	}
-	if wait := now.backOff(t.now()); wait > 0 {
+	if wait := now.backOff(t.now(), t.yield()); wait > 0 {
 		t.log("other hosts go first, for %s (%d failures)", wait, now.Failures)
 	}
 	if err := t.files.write(now); err != nil {

@@ -69,10 +69,10 @@ func (s *sham) run(_ context.Context, program string, args ...string) (string, e
 	return "", nil
 }
 
-// attempt returns an attempt on the sham. Its sleeps return at once, and let the script act. The attempt
+// attempt returns an attempt on the sham. Its sleeps last a millisecond, and let the script act. The attempt
 // must end within a limited number of looks.
 func (s *sham) attempt(t *testing.T, more ...string) *attempt {
-	dir := t.TempDir()
+	dir, tooLong := t.TempDir(), make(chan struct{})
 	s.now, s.node.ID, s.state = time.Unix(1e9, 0), "h1", "ActiveState=active\n"
 	s.claim = &api.Claim{Wanted: true}
 	return &attempt{
@@ -84,7 +84,10 @@ func (s *sham) attempt(t *testing.T, more ...string) *attempt {
 			s.claimed = err == nil
 			s.mu.Unlock()
 			if errors.Is(err, context.Canceled) {
-				<-ctx.Done() // the claim waits until it is withdrawn
+				select { // the claim waits until it is withdrawn
+				case <-ctx.Done():
+				case <-tooLong:
+				}
 			}
 			return err
 		},
@@ -92,6 +95,7 @@ func (s *sham) attempt(t *testing.T, more ...string) *attempt {
 		log: func(format string, args ...any) { s.said = append(s.said, fmt.Sprintf(format, args...)) },
 		now: func() time.Time { s.mu.Lock(); defer s.mu.Unlock(); return s.now },
 		sleep: func(ctx context.Context, d time.Duration) error {
+			time.Sleep(time.Millisecond) // so that the other goroutine of the attempt gets its turn
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			for ctx.Err() == nil && s.claimed && len(s.ran) == 0 { // the service is being started
@@ -100,7 +104,11 @@ func (s *sham) attempt(t *testing.T, more ...string) *attempt {
 				s.mu.Lock()
 			}
 			s.now = s.now.Add(d)
-			if s.looks++; s.looks > 2000 {
+			if s.looks++; s.looks == 2000 {
+				t.Errorf("the attempt does not end: ran %q, said %q", s.ran, s.said)
+				close(tooLong)
+			}
+			if s.looks >= 2000 {
 				return context.DeadlineExceeded
 			}
 			if s.script != nil {
@@ -148,7 +156,7 @@ func TestAttemptEnds(t *testing.T) {
 			}
 			s.expectRan(t, "start", stopped)
 			r, err := a.files.read()
-			if got := r.backOff(s.now); err != nil || got > tt.waits || got < tt.waits-10*time.Second {
+			if got := r.backOff(s.now, yieldFor); err != nil || got > tt.waits || got < tt.waits-10*time.Second {
 				t.Errorf("the host waits %s, want at most %s: %v", got, tt.waits, err)
 			}
 		})
@@ -200,7 +208,7 @@ func TestAttemptFails(t *testing.T) {
 		t.Errorf("after a failed claim: %+v", r)
 	}
 
-	for _, code := range otherReasons {
+	for _, code := range []api.Code{api.CodeTimeout, api.CodeRefused, api.CodePluginUnavailable, api.CodeUnreachable} {
 		s = &sham{claims: &api.Error{Code: code, Message: "another host has it"}}
 		a = s.attempt(t)
 		s.script = func(s *sham) {
@@ -215,6 +223,35 @@ func TestAttemptFails(t *testing.T) {
 		if r, _ := a.files.read(); r.Failures != 0 {
 			t.Errorf("%s: %+v", code, r)
 		}
+	}
+}
+
+// TestAttemptHogs checks that a host that has the hold, and cannot mount the volume in time, counts this
+// as a failure. Otherwise it would claim the volume again before other hosts.
+func TestAttemptHogs(t *testing.T) {
+	s := &sham{claims: context.Canceled, holds: []api.Hold{{Host: "h1"}}}
+	a := s.attempt(t)
+	waits := a.claim
+	a.claim = func(context.Context) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s.mu.Lock()
+		last := s.looks + 10
+		s.script = func(s *sham) {
+			if s.looks >= last {
+				cancel()
+			}
+		}
+		s.mu.Unlock()
+		_ = waits(ctx)
+		return &api.Error{Code: api.CodeTimeout, Message: "timed out: NodeStageVolume has not answered"}
+	}
+	if err := a.run(t.Context()); err == nil {
+		t.Error("the claim that timed out is no error")
+	}
+	s.expectRan(t)
+	if r, _ := a.files.read(); r.Failures != 1 {
+		t.Errorf("%+v", r)
 	}
 }
 
