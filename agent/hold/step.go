@@ -206,7 +206,10 @@ func (s Steps) checkedHold(ctx context.Context, r volume.Record, step call.Metho
 	}
 
 	if errors.Is(err, shared.ErrHoldLost) && !s.isSuspended() {
-		lerr := s.checkLoss(ctx, r)
+		var lerr error
+		if r.Node.Hold.State != volume.Unknown {
+			lerr = s.checkLoss(ctx, r) // a hold of unknown state may have ended before the records were written
+		}
 		if lerr == nil {
 			lerr = s.lose(ctx, r.Key(), r.Node.Hold.Token)
 		}
