@@ -282,6 +282,8 @@ func (h *host) unrest(holds map[holder]shared.Hold, expected map[holder]bool) (s
 			switch {
 			case !c.Wanted:
 				return say("claim %s is being detached", c.Alloc)
+			case c.State == volume.Mounted && !ok && r.Node.Hold.State == volume.Unknown && h.mayWait(r, holds):
+				// After a boot with older records, the claim waits for the host that has the volume now.
 			case c.State == volume.Mounted && (!ok || c.Mount == nil || c.Mount.ID != m.id):
 				return say("claim %s is mounted, and the target is %+v", c.Alloc, m)
 			case c.State == volume.Mounted:
