@@ -194,7 +194,7 @@ func (s Steps) justAdmitted(r volume.Record, a volume.Action, c shared.Announced
 	sit, ok := s.cached[r.Volume.ID]
 	announced := sit.Call.Value
 	first := r.Node.Attached == volume.Absent && a.Kind == call.ControllerPublish
-	same := announced.Operation == c.Operation && announced.Incarnation == c.Incarnation && announced.NodeID == c.NodeID
+	same := announced.Call == c.Call && announced.Operation == c.Operation && announced.Incarnation == c.Incarnation && announced.NodeID == c.NodeID
 	return ok && first && sit.Call.Exists() && same
 }
 
