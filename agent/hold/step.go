@@ -194,7 +194,7 @@ func (s Steps) justAdmitted(r volume.Record, a volume.Action, c shared.Announced
 	sit, ok := s.cached[r.Volume.ID]
 	announced := sit.Call.Value
 	first := r.Node.Attached == volume.Absent && a.Kind == call.ControllerPublish
-	same := announced.Operation == c.Operation && announced.Incarnation == c.Incarnation && announced.NodeID == c.NodeID
+	same := announced.Call == c.Call && announced.Operation == c.Operation && announced.Incarnation == c.Incarnation && announced.NodeID == c.NodeID
 	return ok && first && sit.Call.Exists() && same
 }
 
@@ -206,7 +206,10 @@ func (s Steps) checkedHold(ctx context.Context, r volume.Record, step call.Metho
 	}
 
 	if errors.Is(err, shared.ErrHoldLost) && !s.isSuspended() {
-		lerr := s.checkLoss(ctx, r)
+		var lerr error
+		if r.Node.Hold.State != volume.Unknown {
+			lerr = s.checkLoss(ctx, r) // a hold of unknown state may have ended before the records were written
+		}
 		if lerr == nil {
 			lerr = s.lose(ctx, r.Key(), r.Node.Hold.Token)
 		}

@@ -360,6 +360,35 @@ func TestAnnouncedDetach(t *testing.T) {
 	}
 }
 
+// TestHandOver checks that a host hands over only a call that it has taken over. The call then belongs to no
+// agent, although its executor is alive.
+func TestHandOver(t *testing.T) {
+	taken := Call{Executor: "b", Incarnation: 3, Call: call.ControllerUnpublish, Target: "a", NodeID: "id-a", Taken: true}
+	own, other := taken, taken
+	own.Taken, other.Executor = false, "c"
+	for name, c := range map[string]struct {
+		call Call
+		want error
+	}{
+		"taken":            {taken, nil},
+		"its own":          {own, ErrNotOrphan},
+		"of another taker": {other, ErrNotOrphan},
+	} {
+		o := Orphan{Meta: stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), Node: stored(NodeKey("b"), Node{Incarnation: 3, State: NodeReady}), Call: stored(CallKey("db"), c.call), node: "b", id: "db"}
+		txn, err := o.HandOver(fencer)
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.want != nil || err != nil {
+			continue
+		}
+		e, err := Decode[Call](KV{Key: CallKey("db"), Value: txn.Then[0].Value, Mod: 9})
+		if left := e.Value; err != nil || !left.Outlived(Live{Incarnation: 3}) || left.TakenOver("b") || left.NodeID != "id-a" {
+			t.Errorf("%s: left with %+v", name, left)
+		}
+	}
+}
+
 // TestDropProven checks the drop of a hold of a host that is proven off.
 func TestDropProven(t *testing.T) {
 	now := time.Unix(9, 0)

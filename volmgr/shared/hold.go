@@ -146,7 +146,8 @@ func (s Situation) user(a Ask) string {
 
 // Confirm returns the transaction that records the attachment and ends the announced call. The agent
 // mounts the volume only after this transaction. It returns an error if the host has lost its hold,
-// or if the call was taken over.
+// if the call was taken over, or if the last call of the host may have detached the volume. A record that
+// comes from an older snapshot of the host's disk does not show such a detach.
 func (s Situation) Confirm(who Asker, operation string) (Txn, error) {
 	if err := s.checkHold(who, operation); err != nil {
 		return Txn{}, err
@@ -155,6 +156,9 @@ func (s Situation) Confirm(who Asker, operation string) (Txn, error) {
 	hold := s.Hold.Value
 	if !s.Call.Exists() && hold.Attachment == Attached {
 		return Txn{}, nil // an earlier transaction with a lost answer has done it
+	}
+	if s.mine(who) && s.Call.Value.Call == call.ControllerUnpublish {
+		return Txn{}, s.held("an earlier agent of this host was detaching volume %q; it is attached again", s.id)
 	}
 	if !s.mine(who) {
 		return Txn{}, s.held("the call that attached volume %q to this host was taken over; it is attached again", s.id)

@@ -30,11 +30,12 @@ type host struct {
 	controller bool // the drivers with apart have a controller here
 	box        *box
 
-	disk   image
-	boots  int
-	mounts map[string]mounted    // by path; guarded by san.mu
-	made   uint64                // the number of mounts that were made; guarded by san.mu
-	agent  atomic.Pointer[agent] // nil while no agent runs
+	disk     image
+	outdated bool // the host has booted with old records
+	boots    int
+	mounts   map[string]mounted    // by path; guarded by san.mu
+	made     uint64                // the number of mounts that were made; guarded by san.mu
+	agent    atomic.Pointer[agent] // nil while no agent runs
 
 	partitioned bool       // guarded by world.mu
 	power       sync.Mutex // held while an agent starts and while the host loses its power

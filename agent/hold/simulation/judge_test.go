@@ -137,6 +137,13 @@ func (w *world) hostOfNode(node string) *host { return w.hostOf(strings.TrimPref
 // callBegins checks that no other host has a controller call in flight for a volume (I11). A call that
 // rests on a decision from before a pause of its host is exempt. The caller holds san.mu.
 func (j *judge) callBegins(one *flight) {
+	j.mu.Lock()
+	announced, ok := j.calls[one.disk.id]
+	j.mu.Unlock()
+	fits := ok && announced.Executor == one.by.h.name && announced.Call == one.kind && announced.NodeID == one.node
+	if !fits && !one.late {
+		j.w.breaks(one.disk.id, "I11: %s calls %s for %s, and has announced %+v", one.by.h.name, one.kind, one.node, announced)
+	}
 	for other := range j.w.san.calls {
 		exempt := one.late || other.late || j.harmless(one, other)
 		if other.disk == one.disk && other.by.h != one.by.h && !exempt {
@@ -241,7 +248,13 @@ func (w *world) unrest() (string, string) {
 	}
 	for _, d := range w.san.disks {
 		for node := range d.attached {
-			if name := w.hostOfNode(node).name; !expected[holder{name, d.id}] {
+			h := w.hostOfNode(node)
+			name := h.name
+			if h.outdated && !d.driver.lists && !expected[holder{name, d.id}] {
+				delete(d.attached, node) // a documented limit: neither the record nor the driver shows the attachment
+				continue
+			}
+			if !expected[holder{name, d.id}] {
 				return fmt.Sprintf("volume %s is attached to host %s, and no claim needs that", d.id, name), d.id
 			}
 		}
@@ -282,6 +295,8 @@ func (h *host) unrest(holds map[holder]shared.Hold, expected map[holder]bool) (s
 			switch {
 			case !c.Wanted:
 				return say("claim %s is being detached", c.Alloc)
+			case c.State == volume.Mounted && !ok && r.Node.Hold.State == volume.Unknown && h.mayWait(r, holds):
+				// After a boot with older records, the claim waits for the host that has the volume now.
 			case c.State == volume.Mounted && (!ok || c.Mount == nil || c.Mount.ID != m.id):
 				return say("claim %s is mounted, and the target is %+v", c.Alloc, m)
 			case c.State == volume.Mounted:

@@ -333,7 +333,7 @@ func (r *run) fault() {
 				old := h.image()
 				r.last(d)
 				h.die()
-				h.disk = old
+				h.disk, h.outdated = old, true
 				h.start()
 			})
 		},
