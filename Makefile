@@ -19,7 +19,7 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 30m
 
-.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos simulate history outage lint bench clean
+.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos simulate explore history outage lint bench clean
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -61,6 +61,9 @@ race: build ## run the tests under the race detector, with less to explore
 	@GOFLAGS= CGO_ENABLED=0 go tool -modfile=scripts/etcd.mod -n go.etcd.io/etcd/server/v3 >/dev/null
 	@GOFLAGS= CGO_ENABLED=0 go tool -modfile=scripts/oldetcd.mod -n go.etcd.io/etcd/server/v3 >/dev/null
 	@$(MAKE) --no-print-directory -j2 -k test-folders test-packages CGO_ENABLED=1 TEST_FLAGS='-race -short'
+
+explore: ## visit millions of states of two hosts that share a volume (minutes)
+	go test -count=1 -timeout 150m -v -run '^TestExplore$$' ./volmgr/shared/explore -explore.full | sed -E '/^ *(=== |--- PASS)/d'
 
 crash: ## kill agent, plugins, etcd and power at every point of every operation (minutes)
 	@scripts/setup test
