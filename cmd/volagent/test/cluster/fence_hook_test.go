@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -45,7 +46,7 @@ func TestFenceByHook(t *testing.T) {
 
 	l.reboot()
 	l.b.Await("the registration of h1", func() bool { return hostOf(l.b, "h1").Alive })
-	l.b.MustRun("sh", "-c", `echo more >> "$1"`, "sh", path+"/owner")
+	l.b.MustRun("sh", "-c", `echo more >> "$1"`, "sh", filepath.Join(path, "owner"))
 	l.expectLost()
 	l.b.Volctl("volume", "detach", "db", "web", "--timeout", "60s")
 	l.reuse()

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -40,7 +41,7 @@ func TestFenceByPerson(t *testing.T) {
 			path := l.expectTaken(<-claimed, "h1", shared.ProvenPerson)
 			c.back(l)
 			l.b.Await("the registration of h1", func() bool { return hostOf(l.b, "h1").Alive })
-			l.b.MustRun("sh", "-c", `echo more >> "$1"`, "sh", path+"/owner")
+			l.b.MustRun("sh", "-c", `echo more >> "$1"`, "sh", filepath.Join(path, "owner"))
 			l.expectLost()
 			l.b.Volctl("volume", "detach", "db", "web", "--timeout", "60s")
 			l.reuse()

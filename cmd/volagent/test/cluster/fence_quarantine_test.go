@@ -40,13 +40,14 @@ func TestQuarantine(t *testing.T) {
 	l.b.Volctl("volume", "detach", "db", "web", "--timeout", "60s")
 	l.b.ExpectRefusal(4, `has lost volume "db", and still has it mounted`, "node", "unfence", "h1")
 	l.b.ExpectRefusal(4, `has volume "db" mounted, which it has lost`, "node", "fence-test", "h1", "--off")
-	refused(t, l.a.Try("volume", "claim", "db", "--alloc", "new", "--timeout", "2s").Err, "lost")
+	refused(t, l.a.Try("volume", "claim", "db", "--alloc", "new", "--timeout", "2s").Err, `lost its hold on volume "db", and is unmounting it`)
 	if l.writer.Ended() {
 		t.Error("the writer has ended by itself")
 	}
 	l.expectSilence()
 
 	l.a.Must(l.writer.Kill())
+	l.a.Volctl("volume", "detach", "db", "web", "--ignore-not-found", "--timeout", "60s") // tries to unmount now
 	l.expectQuarantine(false)
 	l.reuse()
 	l.expectNoLeftover()

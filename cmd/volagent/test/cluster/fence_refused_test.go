@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestNoTakeover(t *testing.T) {
 func (l *loss) stopInOrder() {
 	l.t.Helper()
 	path := claim(l.a.Host, "db", "web")
-	l.a.MustRun("sh", "-c", `echo h1 > "$1"`, "sh", path+"/log")
+	l.a.MustRun("sh", "-c", `echo h1 > "$1"`, "sh", filepath.Join(path, "log"))
 	l.a.Stop()
 	l.a.PowerOff()
 }
@@ -79,7 +80,7 @@ func TestTakeoverWithoutPlugin(t *testing.T) {
 
 	l.reboot()
 	l.a.Await("the mount on h1", func() bool { return l.a.Run("test", "-d", path).Code == 0 && strings.Contains(l.a.Mounts(), "san:") })
-	l.a.MustRun("sh", "-c", `echo h1 > "$1"`, "sh", path+"/log")
+	l.a.MustRun("sh", "-c", `echo h1 > "$1"`, "sh", filepath.Join(path, "log"))
 	l.a.Volctl("volume", "detach", "db", "web", "--timeout", "60s")
 	l.expectNoLeftover()
 }
@@ -112,7 +113,7 @@ func TestAllHostsLost(t *testing.T) {
 	ids := []string{"v1", "v2", "v3"}
 	for i, id := range ids {
 		shareOn(f.Hosts[0].Host, f.san, id, mode("single-node-multi-writer"))
-		f.Hosts[i].MustRun("sh", "-c", `echo kept > "$1"; sync "$1"`, "sh", claim(f.Hosts[i].Host, id, "web")+"/file")
+		f.Hosts[i].MustRun("sh", "-c", `echo kept > "$1"; sync "$1"`, "sh", filepath.Join(claim(f.Hosts[i].Host, id, "web"), "file"))
 	}
 	for _, h := range f.Hosts {
 		h.PowerOff()
@@ -122,7 +123,7 @@ func TestAllHostsLost(t *testing.T) {
 	h3.PowerOn()
 	h3.Start("san")
 	path := claim(h3.Host, "v1", "web", "--timeout", "90s")
-	if text := h3.MustRun("cat", path+"/file"); text != "kept" {
+	if text := h3.MustRun("cat", filepath.Join(path, "file")); text != "kept" {
 		t.Errorf("host h3 reads %q", text)
 	}
 	for _, h := range []*lab.Host{h2, h1} {
@@ -159,9 +160,8 @@ func TestFencerKilled(t *testing.T) {
 		releases[node] = l.san.Hold("ControllerUnpublishVolume", node)
 	}
 	l.awaitGone()
-	waiting := map[*lab.Host]<-chan harness.Result{}
 	for _, h := range []*lab.Host{l.b, l.c} {
-		waiting[h] = h.StartVolctl("volume", "claim", "db", "--alloc", "web", "--timeout", "40s")
+		h.Spawn(nil, filepath.Join(harness.BinDir, "volctl"), "volume", "claim", "db", "--alloc", "web", "--timeout", "90s")
 	}
 	fencer, other := l.b, l.c
 	if (&rig{t: t, san: l.san}).awaitHeld("ControllerUnpublishVolume") == "csi-h3" {
@@ -170,15 +170,12 @@ func TestFencerKilled(t *testing.T) {
 	fencer.Kill()
 	releases["csi-"+other.Name]()
 
-	got := <-waiting[other]
-	if got.Code != 0 {
-		t.Fatalf("the claim on %s ended with %d: %s", other.Name, got.Code, got.Err)
-	}
-	other.MustRun("sh", "-c", `echo other > "$1"`, "sh", strings.TrimSpace(got.Out)+"/owner")
+	path := claim(other.Host, "db", "web", "--timeout", "90s")
+	other.MustRun("sh", "-c", `echo other > "$1"`, "sh", filepath.Join(path, "owner"))
 	releases["csi-"+fencer.Name]()
 	fencer.Start("san")
 	refused(t, fencer.Try("volume", "claim", "db", "--alloc", "web", "--timeout", "3s").Err, `held by host "`+other.Name+`"`)
-	other.MustRun("sh", "-c", `echo more > "$1"`, "sh", strings.TrimSpace(got.Out)+"/more")
+	other.MustRun("sh", "-c", `echo more > "$1"`, "sh", filepath.Join(path, "more"))
 	if a := l.san.Attachments(); len(a) != 1 || a[0].Node != "csi-"+other.Name {
 		t.Errorf("the attachments are %+v", a)
 	}
@@ -186,7 +183,6 @@ func TestFencerKilled(t *testing.T) {
 		t.Errorf("the proof is %+v", p)
 	}
 	l.expectNoKeys("calls/", "tasks/")
-	<-waiting[fencer]
 	if drops := l.of(0, func(e san.Event) bool { return e.Kind == san.KindDetach && e.Node == "csi-h1" }); len(drops) != 1 {
 		t.Errorf("host h1 was detached with %v", drops)
 	}
