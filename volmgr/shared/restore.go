@@ -76,12 +76,13 @@ func (a Arrival) Suspend(node string, now time.Time) Txn {
 	return Txn{If: []Compare{Unchanged(a.Meta.KV)}, Then: []Op{a.Meta.Put(m)}}
 }
 
-// Missing returns the hosts that have not written all their holds in the present epoch. They may use volumes that
-// the store does not show. A host that is proven to be off is not missing.
+// Missing returns the hosts that have not written all their holds in the present epoch. They may use
+// volumes that the store does not show. A host that is proven to be off is not missing. A proof from before
+// the restore does not count, because the host may have returned after the backup and used other volumes.
 func Missing(m Meta, nodes map[string]Node) (names []string) {
 	for name, n := range nodes {
 		replaced := n.Registration == ""
-		if n.Era != m.Era() && n.State != NodeFenced && !replaced {
+		if n.Era != m.Era() && !n.ProvenOff(m) && !replaced {
 			names = append(names, name)
 		}
 	}

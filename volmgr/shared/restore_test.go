@@ -108,14 +108,18 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// TestMissing names the hosts that have not registered in an epoch.
+// TestMissing names the hosts that have not registered in an epoch. A proof counts only for the whole host,
+// and only in its own epoch.
 func TestMissing(t *testing.T) {
 	old, now := Era{Epoch: 1}, Era{2, "x"}
 	missing := Missing(Meta{Epoch: 2, EpochTail: "x"}, map[string]Node{
 		"here": {Registration: "r", Era: now}, "silent": {Registration: "r", Era: old, State: NodeAway},
-		"fenced": {Registration: "r", Era: old, State: NodeFenced}, "replaced": {Era: old}, "other": {Registration: "r", Era: Era{2, "y"}},
+		"off":      {Registration: "r", Era: old, State: NodeFenced, Fencing: &Fencing{Era: now, Proven: ProvenPerson}},
+		"was off":  {Registration: "r", Era: old, State: NodeFenced, Fencing: &Fencing{Era: old, Proven: ProvenPerson}},
+		"detached": {Registration: "r", Era: old, State: NodeFenced, Fencing: &Fencing{Era: now}},
+		"replaced": {Era: old}, "other": {Registration: "r", Era: Era{2, "y"}},
 	})
-	if !slices.Equal(missing, []string{"other", "silent"}) {
+	if !slices.Equal(missing, []string{"detached", "other", "silent", "was off"}) {
 		t.Errorf("missing are %q", missing)
 	}
 }
