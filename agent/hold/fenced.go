@@ -9,12 +9,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// undoWithin is how long a fenced host tries to unmount what it has lost, before it registers without
-// these volumes.
+// undoWithin is how long a fenced host tries to unmount its lost volumes, before it registers without
+// them.
 const undoWithin = 30 * time.Second
 
-// returnFenced undoes on this host what it has lost in a fencing, before it registers. The host makes no
-// controller call for a lost volume. The result undone reports that the host may register. Volumes that
+// returnFenced unmounts the volumes that this host has lost in a fencing, before it registers. The host
+// makes no controller call for a lost volume. The result undone reports that the host may register. Volumes that
 // are still mounted after undoWithin are quarantined: this host refuses their use until they are
 // unmounted.
 //
@@ -74,7 +74,7 @@ func (s *ownHolds) loseTaken(ctx context.Context) error {
 	return nil
 }
 
-// showReturned shows in the cluster that this host is back, and what it has mounted. The key ends with a
+// showReturned shows in the cluster that this host is back, and which volumes it has mounted. The key ends with a
 // lease of its own, because this host is not registered.
 func (s *Service) showReturned(ctx context.Context) error {
 	lease, err := s.Store.Grant(ctx, leaseTTL)

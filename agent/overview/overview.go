@@ -1,6 +1,6 @@
 // Package overview reads a cluster for people: its shared volumes, its hosts, and their holds. It reads from
-// the store on demand and page by page, and keeps nothing. It also carries out what a person decides about a
-// host: its fencing and its replacement.
+// the store on demand and page by page, and keeps nothing. It also carries out the decisions of a person
+// about a host: its fencing and its replacement.
 //
 //	overview.go  Service, and the reads in pages
 //	volumes.go   the shared volumes with their holds

@@ -278,8 +278,8 @@ func (f Fence) Declare(who Asker, person, reason string, now time.Time) (Txn, er
 	return f.prove(ProvenPerson, person, reason, now), nil
 }
 
-// CheckUnfence returns an error if a host must not get its access to the storage back: it is not fenced,
-// or it may still have volumes mounted that it has lost.
+// CheckUnfence returns an error if a host must not get its access to the storage back. The host may still
+// have lost volumes mounted.
 func (f Fence) CheckUnfence(who Asker) error {
 	if err := CheckRegistered(f.Meta, f.Own, who); err != nil {
 		return err
@@ -290,7 +290,7 @@ func (f Fence) CheckUnfence(who Asker) error {
 	case !f.Node.Exists():
 		return volume.Errorf(volume.ErrNotFound, "the cluster has no host %q", f.node).WithHint("volctl node list")
 	case len(n.Quarantined) > 0:
-		return volume.Errorf(volume.ErrRefused, "host %q has lost volume %q, and still has it mounted", f.node, n.Quarantined[0]).
+		return volume.Errorf(volume.ErrRefused, "volume %q is still mounted on host %q, which has lost it", n.Quarantined[0], f.node).
 			WithHint("end the processes on that host that use the volume, or reboot the host")
 	case n.State == NodeFencing:
 		return volume.Errorf(volume.ErrRefused, "host %q is being fenced", f.node).WithHint("wait for the end: volctl node list")

@@ -23,8 +23,8 @@ type Self struct {
 	Registration string
 	StoreID      string // of the store that the host has now reached
 
-	// Undone is set if the host has undone what it lost in a fencing. Quarantined are the volumes that it
-	// has lost and cannot unmount.
+	// Undone is set if the host has unmounted its lost volumes, as far as it can. Quarantined are the lost
+	// volumes that it cannot unmount.
 	Undone      bool
 	Quarantined []string
 
@@ -235,14 +235,14 @@ func (a Arrival) checkNode(s Self) error {
 	case n.State == NodeFenced && n.Fenced(a.Meta.Value) && s.Undone:
 		return nil
 	case n.Fenced(a.Meta.Value):
-		return volume.Errorf(ErrFenced, "host %q is fenced, and has not undone yet what it lost: %s", s.Node, n.FencingWords(s.Now))
+		return volume.Errorf(ErrFenced, "host %q is fenced, and must first unmount its lost volumes: %s", s.Node, n.FencingWords(s.Now))
 	default:
 		return nil
 	}
 }
 
-// ErrFenced means that a host cannot register, because it is being fenced, or has not undone yet what it
-// lost.
+// ErrFenced means that a host cannot register, because it is being fenced, or has not unmounted its
+// lost volumes yet.
 var ErrFenced = fmt.Errorf("fenced: %w", volume.ErrRefused)
 
 // Describe returns the transaction by which a host describes its plugins.

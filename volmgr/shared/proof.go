@@ -28,7 +28,7 @@ const (
 // Proof is the proof that a host with one incarnation cannot write any more. It counts only in its
 // epoch.
 type Proof struct {
-	// Kind, Who, Reason and At describe the newest proof.
+	// The first fields describe the newest proof: its kind, its author, the reason and the time.
 	Kind   ProofKind `json:"kind"`
 	Who    string    `json:"who"`
 	Reason string    `json:"reason"`

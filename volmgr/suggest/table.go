@@ -53,8 +53,8 @@ var words = map[remedy.Kind]func(s []string) string{
 		return "to see how that stands: volctl node status; to give it up: " + Command("volctl volume deregister %s --force --forget", s[0])
 	},
 	remedy.ReturnOrReplace: func(s []string) string {
-		return "start its agent; if it is switched off: " + Command("volctl node fence %s --powered-off --reason TEXT", s[0]) +
-			"; if its machine is permanently lost: " + Command("volctl node replace %s --reason TEXT -y", s[0])
+		return "start its agent, or if it is switched off: " + Command("volctl node fence %s --powered-off --reason TEXT", s[0]) +
+			", or if its machine is permanently lost: " + Command("volctl node replace %s --reason TEXT -y", s[0])
 	},
 	remedy.StopUnit: func(s []string) string { return cmp.Or(Command("systemctl stop %s", s[0]), forceDetach(s[1:])) },
 	remedy.StopContainers: func(s []string) string {

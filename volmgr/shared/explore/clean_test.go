@@ -11,7 +11,7 @@ import (
 
 // The code in this file ends the calls of hosts that are gone, as package agent/hold/clean does.
 
-// job is what the agent does for another host: it ends a call, or fences the host.
+// job is the work of the agent for another host: it ends a call, or fences the host.
 type job struct {
 	kind      jobKind
 	one       shared.Call

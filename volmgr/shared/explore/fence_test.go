@@ -133,7 +133,7 @@ func (s state) fenceTurn(v variant, x int) turn {
 			next = returned
 		}
 		if j.uncertain {
-			next = end // nobody waits for the volume
+			next = end // no host waits for the volume
 		}
 		return turn{by(func(l shared.Lost) (shared.Txn, error) { return l.Fence.Begin(j.who, now) }), then(next, noJob)}
 	case announce:

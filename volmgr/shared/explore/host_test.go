@@ -54,7 +54,7 @@ const (
 	noStep stepKind = ""
 	txn    stepKind = "txn"  // its transaction is on its way
 	send   stepKind = "send" // the call is announced, and not sent yet
-	ended  stepKind = "end"  // the call was refused, and its announcement is to be ended
+	ended  stepKind = "end"  // the call was refused, and its announcement must end
 )
 
 // These are the errors of controller calls.

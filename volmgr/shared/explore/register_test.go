@@ -11,7 +11,7 @@ import (
 // registration is a registration that an agent is making.
 type registration struct{ self shared.Self }
 
-// show shows that a fenced host is back, and forgets what other hosts have taken over.
+// show shows that a fenced host is back, and forgets the volumes that other hosts have taken over.
 func (s *state) show(x int) {
 	h := &s.hosts[x]
 	is := h.rec.Node.Hold

@@ -17,7 +17,7 @@ type store struct {
 	tab *tables
 }
 
-// tables remember what was decoded before, because the states of one search repeat most values.
+// tables remember the decoded values, because the states of one search repeat most values.
 type tables struct {
 	values  map[string][]byte
 	decoded map[place]any

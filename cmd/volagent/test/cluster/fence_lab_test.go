@@ -111,7 +111,7 @@ func (l *loss) partition() {
 }
 
 // heal connects h1 again, after the SAN has refused a write of h1. The host has not rebooted. It does not
-// get back what it has lost.
+// get its lost volume back.
 func (l *loss) heal() {
 	l.t.Helper()
 	l.awaitWriteError()

@@ -38,7 +38,7 @@ func TestQuarantine(t *testing.T) {
 	l.b.Await("the registration of h1", func() bool { return hostOf(l.b, "h1").Alive })
 	l.expectQuarantine(true)
 	l.b.Volctl("volume", "detach", "db", "web", "--timeout", "60s")
-	l.b.ExpectRefusal(4, `has lost volume "db", and still has it mounted`, "node", "unfence", "h1")
+	l.b.ExpectRefusal(4, `volume "db" is still mounted on host "h1", which has lost it`, "node", "unfence", "h1")
 	l.b.ExpectRefusal(4, `has volume "db" mounted, which it has lost`, "node", "fence-test", "h1", "--off")
 	refused(t, l.a.Try("volume", "claim", "db", "--alloc", "new", "--timeout", "2s").Err, `lost its hold on volume "db", and is unmounting it`)
 	if l.writer.Ended() {
