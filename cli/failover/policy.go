@@ -31,6 +31,9 @@ const (
 type standby struct {
 	paused, draining bool
 
+	// chosen is set if an administrator moves the volume to this host.
+	chosen bool
+
 	// backOff is how long the host still lets other hosts go first.
 	backOff time.Duration
 
@@ -53,6 +56,8 @@ func (s standby) next() (claim bool, reason string) {
 		return false, "paused by an administrator"
 	case s.draining:
 		return false, "this host is draining"
+	case s.chosen:
+		return true, ""
 	case s.backOff > 0:
 		return false, fmt.Sprintf("other hosts go first, for %s", s.backOff.Round(time.Second))
 	case s.rank == 0:
@@ -102,8 +107,10 @@ const (
 type active struct {
 	paused, draining bool
 
-	// lost is set if the claim has ended. Another host may use the volume.
+	// lost is set if the claim has ended. Another host may use the volume. moving is set if an
+	// administrator moves the volume to another host.
 	lost    bool
+	moving  bool
 	service serviceState
 }
 
@@ -116,6 +123,7 @@ const (
 	endLost     end = "the claim has ended, so another host may use the volume"
 	endPaused   end = "paused by an administrator"
 	endDraining end = "this host is draining"
+	endMoving   end = "an administrator moves the volume"
 	endFailed   end = "the service failed"
 	endStopped  end = "the service ended"
 )
@@ -129,6 +137,8 @@ func (a active) next() end {
 		return endPaused
 	case a.draining:
 		return endDraining
+	case a.moving:
+		return endMoving
 	case a.service == serviceFailed:
 		return endFailed
 	case a.service == serviceEnded:

@@ -23,6 +23,8 @@ func TestStandby(t *testing.T) {
 		{"paused and draining", standby{paused: true, draining: true}, false, "paused by an administrator"},
 		{"draining", standby{draining: true}, false, "this host is draining"},
 		{"the first host after a failure", standby{backOff: 15 * s}, false, "other hosts go first, for 15s"},
+		{"the volume is moved to the second host", standby{rank: 1, delay: 10 * s, backOff: s, holder: "h1", chosen: true}, true, ""},
+		{"the volume is moved to a paused host", standby{paused: true, chosen: true}, false, "paused by an administrator"},
 		{"the second host, while another one holds the volume", standby{rank: 1, delay: 10 * s, holder: "h1", vacant: 99 * s}, false, `host "h1" holds the volume`},
 		{"the second host, and the volume has just become free", standby{rank: 1, delay: 10 * s}, false, "preferred hosts go first, for 10s"},
 		{"the second host, before its turn", standby{rank: 1, delay: 10 * s, vacant: 9 * s}, false, "preferred hosts go first, for 1s"},
@@ -98,6 +100,7 @@ func TestActive(t *testing.T) {
 		{active{service: serviceFailed}, endFailed},
 		{active{draining: true, service: serviceFailed}, endDraining},
 		{active{paused: true, draining: true}, endPaused},
+		{active{moving: true, service: serviceFailed}, endMoving},
 		{active{lost: true, paused: true, service: serviceFailed}, endLost},
 	} {
 		if got := tt.now.next(); got != tt.want {

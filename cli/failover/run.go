@@ -149,7 +149,8 @@ func (t *attempt) look(ctx context.Context) (s standby, known bool) {
 	}
 
 	s = standby{paused: t.files.paused(), draining: t.draining, backOff: r.backOff(t.now(), t.yield()), rank: rankOf(t.node, t.prefer), delay: t.delay}
-	if s.rank == 0 || !known {
+	first := s.rank == 0 && s.backOff == 0
+	if first || !known {
 		return s, known
 	}
 
@@ -157,7 +158,7 @@ func (t *attempt) look(ctx context.Context) (s standby, known bool) {
 	if err != nil || len(warnings) > 0 {
 		return s, false
 	}
-	s.holder = liveHolder(v.Holds, t.node)
+	s.holder, s.chosen = liveHolder(v.Holds, t.node), v.Move != nil && v.Move.To == t.node
 	return s, true
 }
 
@@ -265,7 +266,9 @@ func (t *attempt) hold(ctx context.Context) end {
 		if !starting && now.service == serviceRuns {
 			now.service = t.host.service(ctx, t.service)
 		}
-		t.askNodeAtTimes(ctx)
+		if t.askNodeAtTimes(ctx) {
+			now.moving = t.isMoving(ctx)
+		}
 		now.paused, now.draining = t.files.paused(), t.draining
 		now.lost = t.lost(ctx)
 
@@ -276,6 +279,14 @@ func (t *attempt) hold(ctx context.Context) end {
 			return keep
 		}
 	}
+}
+
+// isMoving reports whether an administrator moves the volume from this host to another one.
+func (t *attempt) isMoving(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, queryWithin)
+	defer cancel()
+	v, _, err := t.agent.AnyVolume(ctx, t.volume)
+	return err == nil && v.Move != nil && v.Move.From == t.node && v.Move.To != t.node
 }
 
 // start starts the service, and waits until systemd has started it. A service that failed too often on

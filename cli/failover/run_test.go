@@ -23,6 +23,7 @@ type sham struct {
 	node     api.Node
 	nodeErr  error
 	holds    []api.Hold
+	move     *api.Move
 	claim    *api.Claim
 	claimErr error
 	claims   error  // the result of a claim
@@ -44,7 +45,7 @@ func (s *sham) Node(context.Context) (*api.Node, error) {
 func (s *sham) AnyVolume(context.Context, string) (*api.Volume, []string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &api.Volume{Holds: s.holds}, nil, nil
+	return &api.Volume{Holds: s.holds, Move: s.move}, nil, nil
 }
 
 func (s *sham) Claim(context.Context, string, string) (*api.Claim, error) {
@@ -140,6 +141,7 @@ func TestAttemptEnds(t *testing.T) {
 		{"the claim is being detached", func(s *sham, _ files) { s.claim = &api.Claim{} }, 0},
 		{"paused", func(s *sham, f files) { _ = f.pause(s.now) }, 0},
 		{"draining", func(s *sham, _ files) { s.node.Draining = true }, 0},
+		{"the volume is moved to another host", func(s *sham, _ files) { s.move = &api.Move{From: "h1", To: "h2"} }, 0},
 		{"the service is stopped", func(s *sham, _ files) { s.state = "ActiveState=inactive\n" }, yieldFor},
 		{"the service fails", func(s *sham, _ files) { s.state = "ActiveState=failed\n" }, yieldFor},
 	} {
@@ -298,6 +300,22 @@ func TestAttemptTurn(t *testing.T) {
 	if !slices.Contains(s.said, `standby: host "h0" holds the volume`) || !slices.Contains(s.said, "standby: preferred hosts go first, for 10s") {
 		t.Errorf("said %q", s.said)
 	}
+}
+
+// TestAttemptMove checks that a less preferred host takes the volume without a wait, if an administrator
+// moves the volume to it.
+func TestAttemptMove(t *testing.T) {
+	s := &sham{holds: []api.Hold{{Host: "h0", HostState: api.HostReady}}, move: &api.Move{From: "h0", To: "h1"}}
+	a := s.attempt(t, "h0", "h1")
+	s.script = func(s *sham) {
+		if s.claimed {
+			s.state = "ActiveState=inactive\n"
+		}
+	}
+	if err := a.run(t.Context()); err != nil || slices.ContainsFunc(s.said, func(text string) bool { return strings.Contains(text, "holds the volume") }) {
+		t.Errorf("%v, said %q", err, s.said)
+	}
+	s.expectRan(t, "start", stopped)
 }
 
 // TestFiles checks the switch and the record of a service on disk.

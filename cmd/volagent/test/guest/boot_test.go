@@ -45,17 +45,27 @@ var made struct {
 // It builds them only once.
 func installable(t testing.TB) (packages map[string]string, plugin string) {
 	t.Helper()
+	plugin = pluginProgram(t)
 	m := &made
 	m.Lock()
 	defer m.Unlock()
 	if m.packages == nil {
 		m.packages = packaged(t, filepath.Join(harness.BinDir, "dist"), "../../../..", "1.0.0", 0o022)
 	}
+	return m.packages, plugin
+}
+
+// pluginProgram returns the path of csitest, a plugin that guests can run. It builds csitest only once.
+func pluginProgram(t testing.TB) string {
+	t.Helper()
+	m := &made
+	m.Lock()
+	defer m.Unlock()
 	if m.plugin == "" {
 		built(t, filepath.Join(harness.BinDir, "dist", "csitest"), "test", "-c", "../../../../volmgr/csitest")
 		m.plugin = filepath.Join(harness.BinDir, "dist", "csitest")
 	}
-	return m.packages, m.plugin
+	return m.plugin
 }
 
 // have copies a program or a package from the host to the disk of a guest that is not running.

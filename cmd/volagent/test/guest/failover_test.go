@@ -33,7 +33,7 @@ func TestFailover(t *testing.T) {
 	programs := t.TempDir()
 	built(t, filepath.Join(programs, "volagent"), "build", "-buildvcs=false", "../..")
 	built(t, filepath.Join(programs, "volctl"), "build", "-buildvcs=false", "../../../volctl")
-	_, plugin := installable(t)
+	plugin := pluginProgram(t)
 
 	var hosts []*failoverGuest
 	for _, name := range []string{"h1", "h2"} {
@@ -87,6 +87,11 @@ func TestFailover(t *testing.T) {
 	b.run("volctl", "volume", "detach", "db", "web.service", "--force", "--no-wait")
 	a.runs("the end of the claim on h2")
 	b.stopped()
+
+	a.run("volctl", "volume", "move", "db", "h2")
+	b.runs("a move to h2")
+	a.run("volctl", "volume", "move", "db", "h1")
+	a.runs("a move to h1")
 
 	a.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "failover-web")
 	a.await("the service on one host", func() bool { return a.active() != b.active() })
