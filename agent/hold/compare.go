@@ -206,15 +206,26 @@ func (s *ownHolds) explainStray(ctx context.Context, id string) error {
 
 // adoptHold continues an earlier hold of this host that no record explains, for a record that waits
 // for a hold of the same kind. The volume may still be attached and staged under the earlier hold,
-// so these sides become unknown. A hold of another kind is given up when the record has ended.
+// so these sides become unknown. A hold of another kind is given up when the record has ended. If the
+// record has had a hold itself, its hold is lost: the record is older than the earlier hold, and both would
+// wait for each other.
 func (s *ownHolds) adoptHold(ctx context.Context, id, operation string, h shared.Hold) {
 	s.markStray(id)
+	outdated := volume.Token{}
 	err := s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
+		outdated = volume.Token{}
 		if !ok || r.Node.Hold.Operation != operation {
 			return r, false
 		}
-		return volume.AdoptHold(r, h.Operation, h.Access, h.Reader, h.Attachment != "")
+		now, adopted := volume.AdoptHold(r, h.Operation, h.Access, h.Reader, h.Attachment != "")
+		if !adopted && r.Node.Hold.State == volume.Unknown {
+			outdated = r.Node.Hold.Token
+		}
+		return now, adopted
 	})
+	if err == nil && outdated != (volume.Token{}) {
+		err = s.lose(ctx, id, outdated)
+	}
 	if err != nil {
 		s.Log.Warn("cannot continue an earlier hold of this host", "volume", id, "error", err)
 	}

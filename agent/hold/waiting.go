@@ -24,16 +24,16 @@ type waits struct {
 }
 
 // await wakes a volume when another host changes its hold or ends its call, so that the decision is not
-// prevented any more. It does nothing if the volume is already awaited. With admits, the decision is an
+// prevented any more. It replaces an earlier wait for the volume, because that may wait for an outdated
+// decision: the host may not have known a controller of the volume then. With admits, the decision is an
 // admission, and await also wakes the volume when the host that prevents it is gone.
 func (s *waits) await(id string, admits bool, by decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if _, ok := s.waiting[id]; ok {
-		return
+	if stop, ok := s.waiting[id]; ok {
+		stop()
 	}
-
 	ctx, cancel := context.WithCancel(s.running)
 	s.waiting[id] = cancel
 	go s.awaitChange(ctx, id, admits, by)
