@@ -82,14 +82,13 @@ func (l *loss) await() <-chan harness.Result {
 // not attach the volume.
 func (l *loss) expectAnswer(words ...string) {
 	l.t.Helper()
-	last := ""
 	for end := time.Now().Add(60 * time.Second); ; {
-		last = l.b.Try("volume", "claim", "db", "--alloc", "early", "--timeout", "1s").Err
-		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(last, w) }) {
-			break
+		r := l.b.Try("volume", "claim", "db", "--alloc", "early", "--timeout", "1s")
+		if r.Code == 0 || time.Now().After(end) {
+			l.t.Fatalf("the claim on h2 ended with %d, and does not say %q: %s", r.Code, words, r.Err)
 		}
-		if time.Now().After(end) {
-			l.t.Fatalf("the claim on h2 does not say %q: %s", words, last)
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(r.Err, w) }) {
+			break
 		}
 	}
 	if calls := (&rig{t: l.t, san: l.san}).attachedBy("csi-h2"); len(calls) > 0 {

@@ -66,11 +66,12 @@ func (l *loss) expectFenceRefusals() {
 	}
 }
 
-// fenceTwice lets two people state at the same time that h1 is switched off. Both see the same proof.
+// fenceTwice lets two people state at the same time that h1 is switched off, and then a third one. All see the
+// same proof.
 func (l *loss) fenceTwice() {
 	l.t.Helper()
 	one := l.b.StartVolctl("node", "fence", "h1", "--powered-off", "--reason", "seen in the rack", "-o", "json")
-	two := l.c.StartVolctl("node", "fence", "h1", "--powered-off", "--reason", lossReason, "-o", "json")
+	two := l.c.StartVolctl("node", "fence", "h1", "--powered-off", "--reason", "heard it fall", "-o", "json")
 	var said []api.FenceProof
 	for _, done := range []<-chan harness.Result{one, two} {
 		r := <-done
@@ -83,6 +84,9 @@ func (l *loss) fenceTwice() {
 	}
 	if said[0].Reason != said[1].Reason || said[0].Who != said[1].Who || !said[0].At.Equal(said[1].At) {
 		l.t.Errorf("two people see the proofs %+v and %+v", said[0], said[1])
+	}
+	if again := l.fence(l.c); !strings.Contains(again, said[0].Reason) {
+		l.t.Errorf("a third person does not see the reason %q:\n%s", said[0].Reason, again)
 	}
 	l.c.Await("the end of the attachment of h1", func() bool {
 		return len(l.of(l.mark, func(e san.Event) bool { return e.Kind == san.KindDetach })) > 0
