@@ -8,9 +8,15 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
-func TestMain(m *testing.M) { harness.Main(m, harness.Child{Env: loadRole, Run: loadChild}) }
+func TestMain(m *testing.M) {
+	if san.IsChild() {
+		os.Exit(san.Main())
+	}
+	harness.Main(m, harness.Child{Env: loadRole, Run: loadChild}, harness.Child{Env: keyWatcher, Run: runKeyWatcher})
+}
 
 // samples contains the measured durations of one kind of operation.
 type samples []time.Duration
