@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(dyingAgent); dir != "" {
 		dieWithHook(dir)
 	}
-	os.Exit(m.Run()) //nolint:forbidigo // TestMain must exit
+	os.Exit(m.Run())
 }
 
 // short are limits for tests.
@@ -175,20 +175,20 @@ func TestTrust(t *testing.T) {
 		"gone":               "no such file",
 		"good/hook/x":        "not a directory",
 	} {
-		real, err := trust{}.executable(path(name))
+		actual, err := trust{}.executable(path(name))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %q, %v, want %q", name, real, err, want)
+			t.Errorf("%s: %q, %v, want %q", name, actual, err, want)
 		}
-		if err == nil && filepath.Base(real) != "hook" {
-			t.Errorf("%s leads to %s", name, real)
+		if err == nil && filepath.Base(actual) != "hook" {
+			t.Errorf("%s leads to %s", name, actual)
 		}
 	}
 
 	for name, want := range map[string]string{
 		"good": "", "dirlink": "", "group": "other users can write", "sticky": "other users can write", "given": "belongs to", "good/hook": "not a directory",
 	} {
-		if real, err := (trust{}).directory(path(name)); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("directory %s: %q, %v, want %q", name, real, err, want)
+		if actual, err := (trust{}).directory(path(name)); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("directory %s: %q, %v, want %q", name, actual, err, want)
 		}
 	}
 	if _, err := (trust{}).executable("relative"); err == nil || !strings.Contains(err.Error(), "not an absolute path") {

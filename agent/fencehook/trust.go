@@ -28,57 +28,57 @@ type trust struct {
 
 // directory returns the real path of a directory.
 func (t trust) directory(path string) (string, error) {
-	real, info, err := t.follow(path)
+	actual, info, err := t.follow(path)
 	switch {
 	case err != nil:
 		return "", err
 	case !info.IsDir():
 		return "", fmt.Errorf("%s is not a directory", path)
 	case info.Mode().Perm()&othersWrite != 0:
-		return "", writable(real, info)
+		return "", writable(actual, info)
 	default:
-		return real, nil
+		return actual, nil
 	}
 }
 
 // executable returns the real path of an executable.
 func (t trust) executable(path string) (string, error) {
-	real, info, err := t.file(path)
+	actual, info, err := t.file(path)
 	switch {
 	case err != nil:
 		return "", err
 	case info.Mode().Perm()&anyExecute == 0:
 		return "", fmt.Errorf("%s is not executable (mode %04o)", path, info.Mode().Perm())
 	default:
-		return real, nil
+		return actual, nil
 	}
 }
 
 // private returns the real path of a file that only root can read.
 func (t trust) private(path string) (string, error) {
-	real, info, err := t.file(path)
+	actual, info, err := t.file(path)
 	switch {
 	case err != nil:
 		return "", err
 	case info.Mode().Perm()&othersRead != 0:
 		return "", fmt.Errorf("other users can read %s (mode %04o); set its mode to 0600", path, info.Mode().Perm())
 	default:
-		return real, nil
+		return actual, nil
 	}
 }
 
 // file returns the real path of a regular file.
 func (t trust) file(path string) (string, fs.FileInfo, error) {
-	real, info, err := t.follow(path)
+	actual, info, err := t.follow(path)
 	switch {
 	case err != nil:
 		return "", nil, err
 	case !info.Mode().IsRegular():
 		return "", nil, fmt.Errorf("%s is not a regular file", path)
 	case info.Mode().Perm()&othersWrite != 0:
-		return "", nil, writable(real, info)
+		return "", nil, writable(actual, info)
 	default:
-		return real, info, nil
+		return actual, info, nil
 	}
 }
 

@@ -93,11 +93,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		return 0, errors.Join(err, s.Store.Revoke(context.WithoutCancel(ctx), lease))
 	}
 
-	era := a.Meta.Value.Era()
-	member := self.Member.Intends(self.Registration)
-	member.Forgotten = member.Forgotten || admitted.Forgotten
-	member.ClusterID, member.Era, member.Incarnation = a.Meta.Value.ClusterID, era, admitted.Incarnation
-	member.Revision, member.StoreID, member.DataDir, member.Lease = a.Revision, store, s.DataDir, lease
+	era, member := a.Meta.Value.Era(), memberOf(self, a, admitted)
 	if err := s.Records.PutMembership(ctx, member); err != nil {
 		return 0, fmt.Errorf("cannot store the registration: %w", err)
 	}
@@ -138,6 +134,15 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 	s.resolveScopes(ctx)
 	s.registerAgain() // compares the state of the drain
 	return lease, nil
+}
+
+// memberOf returns the membership of a host after its registration.
+func memberOf(self shared.Self, a shared.Arrival, admitted shared.Admission) shared.Membership {
+	m := self.Member.Intends(self.Registration)
+	m.Forgotten = m.Forgotten || admitted.Forgotten
+	m.ClusterID, m.Era, m.Incarnation = a.Meta.Value.ClusterID, a.Meta.Value.Era(), admitted.Incarnation
+	m.Revision, m.StoreID, m.DataDir, m.Lease = a.Revision, self.StoreID, self.DataDir, self.Lease
+	return m
 }
 
 // checkAccepted returns an error if the cluster would refuse the registration. The result forgotten says

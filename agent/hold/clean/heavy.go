@@ -22,12 +22,12 @@ func (c heavy) pass(ctx context.Context, who shared.Asker, live map[string]share
 	if err := c.endTasks(ctx, who); err != nil {
 		return due, err
 	}
-	attachments{c.Cleaner}.start(ctx, who, func(string) bool { return true })
-	if err := (attachments{c.Cleaner}).delegate(ctx, live); err != nil {
+	attachments(c).start(ctx, who, func(string) bool { return true })
+	if err := attachments(c).delegate(ctx, live); err != nil {
 		return due, err
 	}
 	c.jobs.start(examining, func() {
-		if err := (examination{c.Cleaner}).examine(ctx); err != nil && ctx.Err() == nil {
+		if err := examination(c).examine(ctx); err != nil && ctx.Err() == nil {
 			c.Log.Warn("cannot look for keys that contradict each other; a later pass tries again", "error", err)
 		}
 	})

@@ -70,7 +70,7 @@ func (w *worker) keep(ctx context.Context, m shared.Moving) error {
 		w.released = now
 	}
 
-	why := ""
+	var why string
 	switch {
 	case w.Draining():
 		why = "this host is draining"

@@ -205,7 +205,7 @@ func (r *run) rest() {
 
 	w.note("driver", "", "all faults have ended")
 	begun := time.Now()
-	bad, id := "", ""
+	var bad, id string
 	for {
 		synctest.Wait()
 		w.mu.Lock()
@@ -368,10 +368,3 @@ func (r *run) fault() {
 	all[r.rng.IntN(len(all))]()
 }
 
-// volumesOf returns the ids of the volumes, for messages.
-func (w *world) volumesOf() (ids []string) {
-	for _, v := range w.volumes {
-		ids = append(ids, v.ID)
-	}
-	return slices.Sorted(slices.Values(ids))
-}

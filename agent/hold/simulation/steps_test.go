@@ -93,7 +93,7 @@ func (s steps) controller(v volume.Volume) call.Caller {
 	if s.a.h.view(v.PluginID).LacksController() {
 		return task.Remote{Service: s.a.tasks, Volume: v}
 	}
-	return controller{s.a}
+	return controller(s)
 }
 
 // checked compares the result of a controller call with the list of the driver, as package volmgr does.
@@ -156,8 +156,7 @@ func (s steps) nodeCall(ctx context.Context, r volume.Record, a volume.Action) v
 	was := h.mounts[a.Path].id
 	later := func(done func(error)) {
 		begun := time.Now()
-		var land func()
-		land = func() {
+		land := func() {
 			san.mu.Lock()
 			defer san.mu.Unlock()
 			if h.booted() != boot {

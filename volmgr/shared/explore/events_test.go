@@ -61,7 +61,8 @@ func (s state) lands(_ variant, add emit) {
 func (s state) expiries(_ variant, add emit) {
 	for x, name := range names {
 		next := s
-		if l := s.live(x); l.Exists() && !(s.hosts[x].up && s.alive(x)) && s.hosts[x].sent[registering] == nil {
+		renews := s.hosts[x].up && s.alive(x)
+		if l := s.live(x); l.Exists() && !renews && s.hosts[x].sent[registering] == nil {
 			next.store = s.store.delete(shared.LiveKey(name))
 			add(next, "the lease ends", x)
 		}

@@ -102,7 +102,7 @@ func (l *loss) expectNoKeys(prefixes ...string) {
 // holds, the mounts and the attachments agree. (I1, I3, I4)
 func TestAllHostsLost(t *testing.T) {
 	t.Parallel()
-	f := &field{t: t, san: startSAN(t)}
+	f := &field{san: startSAN(t)}
 	f.Lab = lab.New(t, 3, lab.WithEtcd(1), lab.Clustered())
 	hosts := map[string]*harness.Host{}
 	for _, h := range f.Hosts {
