@@ -212,7 +212,7 @@ func (t *attempt) tryClaim(ctx context.Context) (done bool, err error) {
 	case err == nil:
 		return true, nil
 	case withdrawn:
-		return false, nil
+		return false, nil //nolint:nilerr // the error is that of the withdrawn claim
 	case slices.Contains(otherReasons, code) && !t.held:
 		t.say("standby: " + output.OneLine(err.Error()))
 		return false, t.sleep(ctx, retryEvery)

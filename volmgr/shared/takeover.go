@@ -74,7 +74,7 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 	c := o.Call.Value
 	same := o.Call.Exists() && c.Executor == o.executor && c.Target == o.target
 	served := o.Target.Exists() && o.Hold.Exists() && !c.Fence // the record of the target explains the call
-	ownFence := c.Fence && c.Executor == who.Node // the job that has announced the call is gone
+	ownFence := c.Fence && c.Executor == who.Node              // the job that has announced the call is gone
 	serves := o.Executor.Exists() && !c.Outlived(o.Executor.Value) && !ownFence
 	own := c.Executor == who.Node && !c.Outlived(o.Executor.Value) && !c.Fence
 	if !same || own || serves || served {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing/synctest"
 	"time"
@@ -367,4 +366,3 @@ func (r *run) fault() {
 	}
 	all[r.rng.IntN(len(all))]()
 }
-
