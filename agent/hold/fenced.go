@@ -154,3 +154,14 @@ func (s *Service) compareQuarantine(ctx context.Context, a shared.Arrival, who s
 	}
 	return err
 }
+
+// settleReturned settles the holds of this host after its registration. A host that was fenced first loses
+// the volumes that other hosts have taken over until the registration.
+func (s *Service) settleReturned(ctx context.Context, who shared.Asker, forgotten, undone bool) error {
+	if undone {
+		if err := s.loseTaken(ctx); err != nil {
+			return err
+		}
+	}
+	return s.settle(ctx, who, forgotten)
+}

@@ -109,12 +109,7 @@ func (s *Service) register(ctx context.Context) (shared.Lease, error) {
 		s.Log.Error("the state of this host is older than the cluster's; its claims on shared volumes are lost", "incarnation", admitted.Incarnation)
 	}
 	defer s.renewDuring(ctx, lease)()
-	if self.Undone {
-		if err := s.loseTaken(ctx); err != nil { // other hosts could take volumes over until the registration
-			return 0, err
-		}
-	}
-	if err := s.settle(ctx, who, member.Forgotten); err != nil {
+	if err := s.settleReturned(ctx, who, member.Forgotten, self.Undone); err != nil {
 		return 0, err
 	}
 	if err := s.compareHolds(ctx, era.Epoch, member.Forgotten); err != nil {

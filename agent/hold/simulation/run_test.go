@@ -251,7 +251,7 @@ func (r *run) idle() {
 	}
 }
 
-// hold lets a fault last for a time. It ends earlier when all faults must end.
+// last lets a fault last for a time. It ends earlier when all faults must end.
 func (r *run) last(d time.Duration) {
 	select {
 	case <-time.After(d):

@@ -137,14 +137,40 @@ func (s steps) prove(r volume.Record) volume.Outcome {
 
 // nodeCall makes a call of the node service.
 func (s steps) nodeCall(ctx context.Context, r volume.Record, a volume.Action) volume.Outcome {
-	h, san := s.a.h, s.a.h.w.san
+	h := s.a.h
 	s.a.gate()
 	if s.a.gone() {
 		return volume.Outcome{Err: noAnswer(a.Kind, volume.CodeCanceled), Unsent: true}
 	}
 
-	boot := h.booted()
+	answer := h.launch(r, a)
+	err := awaitAnswer(ctx, s.a, a.Kind, answer, nodeDeadline)
+	s.a.gate()
+	if s.a.gone() {
+		err = noAnswer(a.Kind, volume.CodeCanceled)
+	}
+	h.w.note(h.name, r.Volume.ID, "%s %s ends: %v", a.Kind, a.Alloc, err)
+
+	out := outcome(a.Kind, err)
+	if out.Err != nil || !a.Forward() {
+		return out
+	}
+	h.w.san.mu.Lock()
+	sight := h.sight(a.Path)
+	h.w.san.mu.Unlock()
+	if sight.Seen != volume.SeenMount {
+		return volume.Outcome{Err: failedCall(a.Kind, volume.CodeUnverified, "nothing usable is mounted")}
+	}
+	return volume.Outcome{Boot: h.boot(), Mount: &sight.Identity, Sight: &sight}
+}
+
+// launch begins a call of the node service, and lets it end as its fate says. The result receives the
+// answer, if there is one.
+func (h *host) launch(r volume.Record, a volume.Action) <-chan error {
+	san := h.w.san
 	san.mu.Lock()
+	defer san.mu.Unlock()
+
 	name := fmt.Sprint(h.name, a.Kind, r.Volume.ID)
 	f, takes := san.fateOf(name, name, nodeDeadline)
 	h.w.count("call: " + string(a.Kind))
@@ -152,63 +178,38 @@ func (s steps) nodeCall(ctx context.Context, r volume.Record, a volume.Action) v
 	if f == failedLater && !a.Forward() {
 		f = failedDone // a call that undoes something takes no effect after its answer
 	}
+
 	answer := make(chan error, 1)
-	was := h.mounts[a.Path].id
-	later := func(done func(error)) {
-		begun := time.Now()
-		land := func() {
-			san.mu.Lock()
-			defer san.mu.Unlock()
-			if h.booted() != boot {
-				return // the call has ended with the host
-			}
-			if late := time.Since(begun) > nodeDeadline || done == nil; late && !a.Forward() && h.mounts[a.Path].id != was {
-				h.w.note(h.name, r.Volume.ID, "a late %s finds another mount", a.Kind)
-			}
-			err := h.effect(r, a)
-			if done != nil {
-				done(err)
-			}
-		}
-		time.AfterFunc(takes, land)
-	}
 	switch f {
 	case goes, slow:
-		later(func(err error) { answer <- err })
+		h.later(r, a, takes, func(err error) { answer <- err })
 	case refused:
 		answer <- failedCall(a.Kind, volume.CodeFailedPrecondition, "the plugin refuses the call")
 	case failed:
 		answer <- failedCall(a.Kind, volume.CodeInternal, "the plugin has failed")
 	case failedDone:
-		later(func(error) {
+		h.later(r, a, takes, func(error) {
 			answer <- failedCall(a.Kind, volume.CodeInternal, "the plugin has failed after the effect")
 		})
 	case failedLater:
 		answer <- failedCall(a.Kind, volume.CodeInternal, "the plugin continues after the answer")
-		later(nil)
+		h.later(r, a, takes, func(error) {})
 	case expiredLater:
-		later(nil)
+		h.later(r, a, takes, func(error) {})
 	}
-	san.mu.Unlock()
+	return answer
+}
 
-	err := awaitAnswer(ctx, s.a, a.Kind, answer, nodeDeadline)
-	s.a.gate()
-	if s.a.gone() {
-		err = noAnswer(a.Kind, volume.CodeCanceled)
-	}
-	h.w.note(h.name, r.Volume.ID, "%s %s ends: %v", a.Kind, a.Alloc, err)
-	out := outcome(a.Kind, err)
-	if out.Err == nil && a.Forward() {
-		san.mu.Lock()
-		sight := h.sight(a.Path)
-		san.mu.Unlock()
-		out.Boot = h.boot()
-		if sight.Seen != volume.SeenMount {
-			return volume.Outcome{Err: failedCall(a.Kind, volume.CodeUnverified, "nothing usable is mounted")}
+// later lets a call of the node service take effect after a time, unless the host reboots before.
+func (h *host) later(r volume.Record, a volume.Action, takes time.Duration, done func(error)) {
+	boot := h.booted()
+	time.AfterFunc(takes, func() {
+		h.w.san.mu.Lock()
+		defer h.w.san.mu.Unlock()
+		if h.booted() == boot {
+			done(h.effect(r, a))
 		}
-		out.Mount, out.Sight = &sight.Identity, &sight
-	}
-	return out
+	})
 }
 
 // effect lets a call of the node service take effect. The caller holds san.mu.
