@@ -22,6 +22,9 @@ type tables struct {
 	values  map[string][]byte
 	decoded map[place]any
 	parsed  map[reading]any
+
+	without    condition
+	conditions map[condition]bool // of all transactions
 }
 
 // place identifies a key with its value and its revisions.
@@ -39,7 +42,7 @@ type reading struct {
 }
 
 func newTables() *tables {
-	return &tables{values: map[string][]byte{}, decoded: map[place]any{}, parsed: map[reading]any{}}
+	return &tables{values: map[string][]byte{}, decoded: map[place]any{}, parsed: map[reading]any{}, conditions: map[condition]bool{}}
 }
 
 // one returns the same bytes for equal values.

@@ -35,6 +35,7 @@ func (s state) turn(x int, a actor, who shared.Asker, what string, t turn, add e
 		add(s, what+" (nothing to do, or refused)", x)
 		return
 	}
+	txn.If = s.store.tab.conditionsOf(what, txn.If)
 	if s.left.races > 0 {
 		late := s
 		late.left.races--
