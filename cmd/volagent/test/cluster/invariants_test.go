@@ -20,14 +20,14 @@ import (
 //
 //	I1   at most one host writes a single-writer volume        TestHistory, TestModes, TestPause, TestPauseInCall, TestPartition, TestCrash
 //	I2   a hold survives the loss of a minority of etcd        TestMinority, TestCrash
-//	I3   no takeover without recorded proof                    TestReplaceAttached, TestReplace, TestCopiedHost
-//	I4   after all faults, holds = mounts = attachments        TestPartition, TestPause, TestCrash, TestOutageUnderLoad
+//	I3   no takeover without recorded proof                    TestReplaceAttached, TestReplace, TestCopiedHost, TestTakeover, TestFenceByPerson, TestFenceByHook, TestFenceHookFails, TestLyingDriver, TestNoTakeover
+//	I4   after all faults, holds = mounts = attachments        TestPartition, TestPause, TestCrash, TestOutageUnderLoad, TestQuarantine, TestAllHostsLost
 //	I5   claims under a hold need no etcd, and are as fast     TestOutageUnderLoad, TestOutage, TestPartition; BenchmarkLoadShared
 //	I6   a limit of attachments is never exceeded              TestLimit
 //	I7   the tokens of one volume only grow                    TestHistory, TestMinority
 //	I8   every waiting claim ends                              TestCompaction, TestPauseInCall, TestHistory, TestPartition, TestOutageUnderLoad
 //	I9   no update is lost over a compaction                   TestCompaction, TestLostHold
-//	I10  one party undoes each interrupted step                TestCrash
+//	I10  one party undoes each interrupted step                TestCrash, TestFencerKilled
 //	I11  at most one host calls the controller for a volume    TestPauseInCall, TestCrash, and the SAN in all tests
 
 // TestMinority kills one member of etcd after the other, also the leader, each time right after a claim
