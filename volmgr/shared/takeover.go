@@ -77,7 +77,8 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 	ownFence := c.Fence && c.Executor == who.Node              // the job that has announced the call is gone
 	serves := o.Executor.Exists() && !c.Outlived(o.Executor.Value) && !ownFence
 	own := c.Executor == who.Node && !c.Outlived(o.Executor.Value) && !c.Fence
-	if !same || own || serves || served {
+	recorded := c.Target == who.Node && o.Hold.Exists() // the host takes the call back, see Reclaim
+	if !same || own || serves || served || recorded {
 		return Txn{}, ErrNotOrphan
 	}
 
@@ -98,7 +99,8 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 
 // Reclaim returns the transaction by which the target of a call takes it back from an executor that is
 // gone, under the same condition as TakeOverCall. The outcome of the call is unknown. The target's
-// own record then leads to ControllerUnpublishVolume.
+// own record then leads to ControllerUnpublishVolume. The detach of a fencing that has dropped no hold only
+// ends. If the target made that detach itself, it could detach the volume after it has attached it again.
 func (o Orphan) Reclaim(who Asker) (Txn, error) {
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err
@@ -106,13 +108,21 @@ func (o Orphan) Reclaim(who Asker) (Txn, error) {
 
 	c := o.Call.Value
 	same := o.Call.Exists() && c.Executor == o.executor && c.Executor != who.Node
-	if !same || o.Executor.Exists() || c.Target != who.Node || !o.Hold.Exists() {
+	serves := o.Executor.Exists() && !c.Outlived(o.Executor.Value)
+	if !same || serves || c.Target != who.Node || !o.Hold.Exists() {
 		return Txn{}, ErrNotOrphan
+	}
+
+	compares := []Compare{Unchanged(o.Call.KV), Unchanged(o.Executor.KV), Unchanged(o.Hold.KV)}
+	if c.Fence { // the detach has no further effect, and the record of the target attaches the volume again
+		hold := o.Hold.Value
+		hold.Attachment, hold.By = Unclear, who.Node
+		return o.txn(compares, Delete(o.Call.Key), o.Hold.Put(hold)), nil
 	}
 
 	then := o.noteLate(nil)
 	c.Executor, c.Incarnation, c.Task, c.Taken = who.Node, who.Incarnation, "", false
-	return o.txn([]Compare{Unchanged(o.Call.KV), Absent(o.Executor.Key), Unchanged(o.Hold.KV)}, append(then, o.Call.Put(c))...), nil
+	return o.txn(compares, append(then, o.Call.Put(c))...), nil
 }
 
 // noteLate adds the operation that notes in the hold of the target that the executor may be paused, and may
