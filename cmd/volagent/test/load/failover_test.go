@@ -33,7 +33,7 @@ func BenchmarkLoadFailover(b *testing.B) {
 	}{
 		{name: "any host", most: 20 * time.Second},
 		{name: "the elected host", most: 20 * time.Second, elected: true},
-		{name: "the host of etcd's leader", most: 25 * time.Second, leads: true},
+		{name: "the host with the leader of etcd", most: 25 * time.Second, leads: true},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			var all []takeover
