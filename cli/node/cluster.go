@@ -127,7 +127,9 @@ func hostScreen(w *bytes.Buffer, out *output.Printer, h *api.ClusterHost) error 
 	for _, c := range h.Calls {
 		lines = append(lines, output.Named("Call", c.Call+" for volume "+c.Volume, "since "+output.Since(out.Now(), c.Since)))
 	}
-	if h.State == api.HostGone {
+	// A host that is fenced by the detach of single volumes may still run.
+	unproven := h.State == api.HostFenced && h.Proof != nil && h.Proof.Kind == "detach"
+	if h.State == api.HostGone || unproven {
 		lines = append(lines, output.Named("If it is switched off", "→ volctl node fence "+h.ID+" --powered-off --reason TEXT"))
 	}
 	if h.State == api.HostGone || h.State == api.HostFencing || h.State == api.HostFenced {

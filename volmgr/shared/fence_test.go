@@ -443,6 +443,39 @@ func TestDropProven(t *testing.T) {
 	}
 }
 
+// TestReclaimFence checks that the target of a detach which a fencing has left only ends the call, and does
+// not make it.
+func TestReclaimFence(t *testing.T) {
+	left := Call{Executor: "c", Call: call.ControllerUnpublish, Target: "b", NodeID: "id-b", Fence: true}
+	for name, c := range map[string]struct {
+		executor Entry[Live]
+		ends     bool
+	}{
+		"its executor is gone":     {Entry[Live]{}, true},
+		"it belongs to no agent":   {stored(LiveKey("c"), Live{Incarnation: 1}), true},
+		"the fencing is continued": {stored(LiveKey("c"), Live{}), false},
+	} {
+		o := Orphan{
+			Meta: stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), Node: stored(NodeKey("b"), Node{Incarnation: 3, State: NodeReady}),
+			Call: stored(CallKey("db"), left), Executor: c.executor, Hold: stored(HoldKey("b", "db"), Hold{Operation: "op", Attachment: Attached}), node: "b", id: "db", executor: "c", target: "b",
+		}
+		txn, err := o.Reclaim(fencer)
+		if (err == nil) != c.ends {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := o.TakeOverCall(fencer, time.Unix(9, 0)); !errors.Is(err, ErrNotOrphan) {
+			t.Errorf("%s: the target takes the call over: %v", name, err)
+		}
+		if err != nil {
+			continue
+		}
+		after, err := Situation{id: "db", Hold: o.Hold, Call: o.Call}.After(txn, 20)
+		if h := after.Hold.Value; err != nil || after.Call.Exists() || h.Attachment != Unclear || h.By != "b" {
+			t.Errorf("%s: the hold becomes %+v, the call %+v, %v", name, h, after.Call.Value, err)
+		}
+	}
+}
+
 // TestNoteLate checks that a ControllerPublishVolume which was taken over while the volume was mounted is
 // noted in the hold.
 func TestNoteLate(t *testing.T) {

@@ -3,6 +3,7 @@ package clean
 import (
 	"context"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -28,7 +29,7 @@ type candidate struct{ *Cleaner }
 // campaign takes part in the election until ctx ends. While this host is elected, it watches which
 // hosts are alive.
 func (c candidate) campaign(ctx context.Context) {
-	for ; ctx.Err() == nil; backoff.Pause(ctx, c.TTL/5) {
+	for ; ctx.Err() == nil; backoff.Pause(ctx, rand.N(c.TTL/5)) { // the hosts do not all stand at the same time
 		lease, won := c.stand(ctx)
 		if !won {
 			continue

@@ -42,8 +42,6 @@ func (s *state) unclean(v variant, all bool) string {
 		switch {
 		case h.off && !all && (!s.attached[x] || held || s.stray[x] && !v.lists):
 			continue
-		case held && !s.attached[x] && s.stray[x] && !v.lists:
-			continue // a late call of a paused agent has detached the host, and the driver does not list that
 		case s.attaches && s.attached[x] != held && (v.lists || held):
 			return fmt.Sprintf("host %s is attached: %t, and has a hold: %t", name, s.attached[x], held)
 		case s.attaches && s.attached[x] && !held && !s.stray[x]:
