@@ -102,7 +102,8 @@ func (s *ownHolds) doubtAttachment(ctx context.Context, id string, kv shared.KV)
 	by := e.Value.By
 	r, ok := s.holder(id)
 	if by == "" || !ok {
-		return nil // a step of this host has made the change
+		s.endLateDetach(ctx, id, e.Value) // a step of this host has made the change
+		return nil
 	}
 
 	doubted, unknown := false, false
@@ -123,6 +124,41 @@ func (s *ownHolds) doubtAttachment(ctx context.Context, id string, kv shared.KV)
 		s.Wake(id)
 	}
 	return err
+}
+
+// endLateDetach ends a detach that this host has announced and not made. The store has executed the
+// announcement late, after this host had kept the volume for another claim. Without that, the announcement
+// would keep other hosts waiting until the next step of the volume.
+func (s *ownHolds) endLateDetach(ctx context.Context, id string, h shared.Hold) {
+	if !s.keeps(id, h) {
+		return
+	}
+	who, err := s.Asker()
+	if err != nil {
+		s.CompareAgain() // the comparison after the registration looks again
+		return
+	}
+	sit, err := s.read(ctx, id)
+	if err != nil || !s.keeps(id, sit.Hold.Value) {
+		return // the comparison after an outage looks again, or a step has begun to detach the volume
+	}
+
+	txn, err := sit.EndLateDetach(who, sit.Hold.Value.Operation)
+	if err != nil || len(txn.Then) == 0 {
+		return
+	}
+	if res, err := s.Store.Do(ctx, txn); err == nil && res.Done {
+		s.Log.Warn("the announcement of a detach was executed late; the volume stays in use, and is attached again after it is unstaged", "volume", id)
+	}
+}
+
+// keeps reports whether a hold shows a detach, and the record of this host shows that it keeps the volume. A
+// step that detaches the volume first marks the record as not confirmed.
+func (s *ownHolds) keeps(id string, h shared.Hold) bool {
+	r, ok := s.holder(id)
+	is := r.Node.Hold
+	same := ok && is.Operation == h.Operation && h.Attachment == shared.Detaching
+	return same && is.State == volume.Present && is.Confirmed && !is.Lost && r.Node.Attached == volume.Present
 }
 
 // holder returns the record of this host that has a hold on a volume. It is a leftover record if the

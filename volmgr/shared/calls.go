@@ -63,6 +63,23 @@ func (s Situation) checkNoOtherCall(c AnnouncedCall) error {
 	return s.held("host %q is calling %s for volume %q since %s", other.Executor, other.Call, s.id, ago(other.Since, c.Now))
 }
 
+// EndLateDetach returns the transaction that ends an announced ControllerUnpublishVolume of the host which
+// the host has not made. Its announcement was executed late, after the host had kept the volume for another
+// claim. The attachment becomes unknown, and the host attaches the volume again. An empty transaction means
+// that no such call is announced.
+func (s Situation) EndLateDetach(who Asker, operation string) (Txn, error) {
+	if err := s.checkHold(who, operation); err != nil {
+		return Txn{}, err
+	}
+	if !s.mine(who) || s.Call.Value.Call != call.ControllerUnpublish {
+		return Txn{}, nil
+	}
+
+	hold := s.Hold.Value
+	hold.Attachment, hold.By = Unclear, who.Node
+	return s.txn(who, []Compare{Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}, s.Hold.Put(hold), Delete(s.Call.Key)), nil
+}
+
 // EndAttachmentCall returns the transaction that ends an announced call that has failed with an
 // answer. The state of the attachment is then unknown, and the volume is free for the calls of other
 // hosts. An empty transaction means that nothing is left to do.

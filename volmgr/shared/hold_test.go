@@ -48,3 +48,35 @@ func TestConfirm(t *testing.T) {
 		}
 	}
 }
+
+// TestEndLateDetach checks which announced calls a host ends that it has not made.
+func TestEndLateDetach(t *testing.T) {
+	for name, c := range map[string]struct {
+		call Call
+		ends bool
+	}{
+		"own detach":            {Call{Executor: "b", Target: "b", Call: call.ControllerUnpublish}, true},
+		"own attach":            {Call{Executor: "b", Target: "b", Call: call.ControllerPublish}, false},
+		"detach by a cleaning":  {Call{Executor: "b", Target: "b", Call: call.ControllerUnpublish, Taken: true}, false},
+		"detach by an executor": {Call{Executor: "c", Target: "b", Call: call.ControllerUnpublish}, false},
+	} {
+		s := Situation{
+			id: "db", Meta: stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), Node: stored(NodeKey("b"), Node{Incarnation: 3, State: NodeReady}),
+			Hold: stored(HoldKey("b", "db"), Hold{Operation: "op", Attachment: Detaching}), Call: stored(CallKey("db"), c.call),
+		}
+		txn, err := s.EndLateDetach(fencer, "op")
+		if err != nil || len(txn.Then) > 0 != c.ends {
+			t.Errorf("%s: %+v, %v", name, txn, err)
+		}
+		if !c.ends {
+			continue
+		}
+		after, err := s.After(txn, 20)
+		if h := after.Hold.Value; err != nil || after.Call.Exists() || h.Attachment != Unclear || h.By != "b" {
+			t.Errorf("%s: the hold becomes %+v, the call %+v, %v", name, h, after.Call.Value, err)
+		}
+		if _, err := s.EndLateDetach(fencer, "another"); !errors.Is(err, ErrHoldLost) {
+			t.Errorf("%s: a hold of another operation: %v", name, err)
+		}
+	}
+}

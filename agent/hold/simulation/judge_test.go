@@ -221,7 +221,7 @@ func (w *world) unrest() (string, string) {
 		if err != nil {
 			return err.Error(), ""
 		}
-		if len(page.KVs) > 0 && !known(page.KVs[0], holds) {
+		if len(page.KVs) > 0 {
 			id, _ := shared.LastID(page.KVs[0].Key)
 			return "the key " + page.KVs[0].Key + " is left: " + string(page.KVs[0].Value), id
 		}
@@ -310,7 +310,7 @@ func (h *host) unrest(holds map[holder]shared.Hold, expected map[holder]bool) (s
 		switch {
 		case served && !ok:
 			return say("the volume is mounted without a hold")
-		case served && d.attach && hold.Attachment != shared.Attached && hold.Attachment != shared.Detaching && r.Node.Attached != volume.Unknown:
+		case served && d.attach && hold.Attachment != shared.Attached && r.Node.Attached != volume.Unknown:
 			return say("the hold shows the attachment %q, and the record does not", hold.Attachment)
 		case served && !h.w.san.reaches(h, h.w.san.disks[r.Volume.ExternalID]):
 			return say("the volume is mounted and not attached")
@@ -398,16 +398,4 @@ func each[T any](w *world, span shared.Span, fn func(key string, v T)) string {
 		fn(kv.Key, e.Value)
 	}
 	return ""
-}
-
-// known reports whether a key is that of a detach whose announcement was executed late, after the host had
-// kept the volume for a new claim. Its next step of the volume ends the call.
-//
-// TODO: the record should learn of the late announcement; then this exception ends.
-func known(kv shared.KV, holds map[holder]shared.Hold) bool {
-	e, err := shared.Decode[shared.Call](kv)
-	id, _ := shared.LastID(kv.Key)
-	c := e.Value
-	h := holds[holder{c.Target, id}]
-	return err == nil && c.Call == call.ControllerUnpublish && c.Executor == c.Target && !c.Taken && h.Attachment == shared.Detaching
 }
