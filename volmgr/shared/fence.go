@@ -206,7 +206,9 @@ func (f Fence) AskHook(who Asker, name string, now time.Time) (Txn, error) {
 
 	n, is, p := f.Node.Value, *f.Node.Value.Fencing, f.Proof.Value
 	is.Hook, n.Fencing = true, &is
-	p.Hooks = append(slices.Clone(p.Hooks), AskedHook{Name: name, By: who.Node, At: now})
+	if !slices.ContainsFunc(p.Hooks, func(h AskedHook) bool { return h.Name == name && h.By == who.Node }) {
+		p.Hooks = append(slices.Clone(p.Hooks), AskedHook{Name: name, By: who.Node, At: now})
+	}
 	if !f.Proof.Exists() {
 		p.Era, p.At = who.Era, now
 	}

@@ -204,12 +204,8 @@ func (a *attempt) askHooks(ctx context.Context, fc shared.Fence) error {
 	}
 
 	asked := strings.Join(names, ", ")
-	if _, err := a.decideFence(ctx, a.host, func(fc shared.Fence) (shared.Txn, error) {
-		if is := fc.Node.Value.Fencing; is != nil && is.Hook && a.asked(fc, asked) {
-			return shared.Txn{}, nil
-		}
-		return fc.AskHook(a.who, asked, now())
-	}); err != nil {
+	// The transaction also shows that the host is not alive, and that this agent still fences it.
+	if _, err := a.decideFence(ctx, a.host, func(fc shared.Fence) (shared.Txn, error) { return fc.AskHook(a.who, asked, now()) }); err != nil {
 		return err
 	}
 
@@ -229,11 +225,6 @@ func (a *attempt) askHooks(ctx context.Context, fc shared.Fence) error {
 		a.told(shared.ProvenHook, " by hook "+hook)
 	}
 	return err
-}
-
-// asked reports whether the proof already shows that this agent asks the hooks.
-func (a *attempt) asked(fc shared.Fence, names string) bool {
-	return slices.ContainsFunc(fc.Proof.Value.Hooks, func(h shared.AskedHook) bool { return h.Name == names && h.By == a.Node })
 }
 
 // hookFailed returns the error of the hooks if it is too early to ask them again.
