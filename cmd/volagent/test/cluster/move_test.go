@@ -182,6 +182,9 @@ func TestMoveRefused(t *testing.T) {
 	move(4, `host "h2" holds the volume, and is gone`, "h1")
 	b.Start("san")
 	c.Start("san")
+	for _, h := range []*harness.Host{b, c} {
+		h.Await("the registration", func() bool { return h.Try("volume", "status", "db").Code == 0 })
+	}
 	b.Volctl("volume", "detach", "db", "web", "--timeout", "60s")
 	r.awaitGone()
 	r.expectFree("db")
@@ -210,31 +213,38 @@ func TestMoveCrash(t *testing.T) {
 	m.crash(m.b)
 	failed(moved, `the move has ended, because host "h2" is gone; host "h1" keeps the volume`)
 	m.awaitNoMove()
-	m.b.Start("san")
+	m.restart(m.b)
 
 	moved = begin()
 	m.crash(m.a)
 	failed(moved, `host "h1", which holds the volume, is gone`)
 	m.awaitNoMove()
-	m.a.Start("san")
+	m.restart(m.a)
 
 	moved = begin()
 	m.crash(m.c)
 	failed(moved, "")
 	m.user.Kill()
 	m.b.Await("the volume to be free for h2", func() bool { return strings.Contains(m.b.Volctl("volume", "status", "db"), `reserved for host "h2"`) })
-	m.c.Start("san")
+	m.restart(m.c)
 	third := m.c.StartVolctl("volume", "claim", "db", "--alloc", "third", "--timeout", "90s")
 	m.awaitPending(m.c, "third")
 	m.crash(m.b)
 	succeeded(t, "the claim on h3", third)
 	m.c.Volctl("volume", "detach", "db", "third")
-	m.b.Start("san")
+	m.restart(m.b)
 	for _, h := range []*harness.Host{m.b, m.a, m.c} {
 		m.expectUse(h)
 	}
 	m.awaitGone()
 	m.expectFree("db")
+}
+
+// restart starts the agent of a host again, and waits until the cluster has accepted it.
+func (m *moveRig) restart(h *harness.Host) {
+	m.t.Helper()
+	h.Start("san")
+	h.Await("the registration", func() bool { return h.Try("volume", "status", "db").Code == 0 })
 }
 
 // crash kills the agent of a host, and ends its lease.
