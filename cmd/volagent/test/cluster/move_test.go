@@ -109,7 +109,7 @@ func TestMove(t *testing.T) {
 func (m *moveRig) awaitPending(h *harness.Host, alloc string) {
 	m.t.Helper()
 	h.Await("the claim of "+alloc, func() bool {
-		return strings.Contains(h.Volctl("volume", "status", "db"), alloc) && !strings.Contains(h.Volctl("claim", "list"), "mounted")
+		return strings.Contains(h.Try("volume", "status", "db").Out, alloc) && !strings.Contains(h.Volctl("claim", "list"), "mounted")
 	})
 }
 
@@ -118,8 +118,10 @@ func (m *moveRig) awaitPending(h *harness.Host, alloc string) {
 func TestMoveReserves(t *testing.T) {
 	t.Parallel()
 	m := newMoveRig(t)
+	moved := m.a.StartVolctl("volume", "move", "db", "h2", "--timeout", "60s")
+	m.awaitMove(m.a, `moving to host "h2"`, `claim of "web"`)
 	m.user.Kill()
-	mustSay(t, "the move", m.a.Volctl("volume", "move", "db", "h2"), "reserved for a claim on host \"h2\" for 1m0s")
+	mustSay(t, "the move", succeeded(t, "the move", moved), "reserved for a claim on host \"h2\" for 1m0s")
 	third := m.c.StartVolctl("volume", "claim", "db", "--alloc", "third", "--timeout", "90s")
 	m.c.Await("the claim to wait for the reservation", func() bool {
 		return strings.Contains(m.c.Volctl("volume", "status", "db"), `reserved for host "h2"`)
