@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -251,11 +252,22 @@ func (a *attempt) told(kind shared.ProofKind, how string) {
 	a.Events(volume.Event{Type: volume.EventNodeFenced, Message: fmt.Sprintf("host %q cannot write any more, proven%s (%s); other hosts can take its volumes over", a.host, how, kind)})
 }
 
-// end ends the fencing. If it cannot, the next pass of any host does it.
+// end ends the fencing. It tries again until the store answers, because no other host ends the fencing of a
+// host that is alive. After a new registration of this host, the next pass of any host ends it.
 func (a *attempt) end(ctx context.Context) {
-	if _, err := a.decideFence(ctx, a.host, func(fc shared.Fence) (shared.Txn, error) { return fc.End(a.who, now()) }); err != nil {
-		a.setNext(a.host, a.Retry)
-		a.Log.Warn("cannot end the fencing of a host; it is tried again", "host", a.host, "error", err)
+	for told := false; ctx.Err() == nil; backoff.Pause(ctx, a.Retry) {
+		_, err := a.decideFence(ctx, a.host, func(fc shared.Fence) (shared.Txn, error) { return fc.End(a.who, now()) })
+		if err == nil {
+			return
+		}
+		if !told {
+			a.Log.Warn("cannot end the fencing of a host; it is tried again", "host", a.host, "error", err)
+			told = true
+		}
+		if !errors.Is(err, shared.ErrUnreachable) {
+			a.delay(a.Retry)
+			return
+		}
 	}
 }
 
