@@ -79,7 +79,7 @@ chaos: ## 16 clients, kills and faults at random: make chaos SEED=7 FOR=20m
 		../../../../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 0 -chaos.seed '$(SEED)' -chaos.for '$(FOR)'
 
 simulate: ## let a cluster live through random faults with a virtual clock: make simulate SEED=7 FOR=24h
-	go test -count=1 -timeout 0 -v -run '^TestSimulation$$' ./agent/hold/simulation -simulation.seed '$(SEED)' -simulation.for '$(FOR)' | sed -E '/^ *(=== |--- PASS)/d'
+	go test -count=1 -timeout 0 -v -run '^TestSimulation$$' ./agent/hold/simulation -simulation.seed '$(SEED)' -simulation.for '$(FOR)' -simulation.rest 30s -simulation.outdated | sed -E '/^ *(=== |--- PASS)/d'
 
 HISTORY_SEED ?= 0
 HISTORY_COUNT ?= 20000
