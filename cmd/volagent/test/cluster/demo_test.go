@@ -196,6 +196,7 @@ func (d *demo) register(plugin, id string, modes ...string) {
 		d.t.Fatal(err)
 	}
 	file := d.volumeFile(d.a, plugin, id, "disk-"+id, modes...)
+	d.a.Await("etcd to answer", func() bool { return d.a.Try("node", "list").Code == 0 }) // a busy machine delays it
 	d.run(d.a, "volctl", "volume", "register", file)
 	out := d.run(d.b, "volctl", "volume", "list")
 	d.check(strings.Contains(out, id) && strings.Contains(out, "shared"), "%s sees volume %s without a registration of its own", d.b.Name, id)
