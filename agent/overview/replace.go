@@ -3,16 +3,12 @@ package overview
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// mostTries limits how often a transaction is repeated because other hosts change the same keys.
-const mostTries = 50
 
 // Replace records that the machine behind the name of a host is gone, and drops the holds of the
 // host. It returns the volumes whose hold it has dropped. If it stops in the middle, another call
@@ -74,30 +70,7 @@ func stopped(host string, err error) error {
 
 // decide executes a decision about a replacement. If the keys change meanwhile, it decides again.
 func (s *Service) decide(ctx context.Context, host string, by func(shared.Replacement) (shared.Txn, error)) (shared.Replacement, error) {
-	for range mostTries {
-		r, err := s.replacement(ctx, host)
-		if err != nil {
-			return r, err
-		}
-		txn, err := by(r)
-		if err != nil || len(txn.Then) == 0 {
-			return r, err
-		}
-
-		// After a lost answer, the next turn decides by the keys as they are.
-		res, err := s.Store.Do(ctx, txn)
-		if err != nil && !errors.Is(err, shared.ErrUnknownOutcome) {
-			return r, err
-		}
-		if err == nil && res.Done {
-			return r, nil
-		}
-		if ctx.Err() != nil {
-			return r, fmt.Errorf("%w: %w", shared.ErrUnreachable, ctx.Err())
-		}
-	}
-
-	return shared.Replacement{}, fmt.Errorf("host %q is changed by other hosts all the time: %w", host, shared.ErrUnreachable)
+	return shared.Decide(ctx, s.Store, host, func(ctx context.Context) (shared.Replacement, error) { return s.replacement(ctx, host) }, by)
 }
 
 // replacement reads the keys that decide about a replacement.

@@ -36,7 +36,7 @@ type Proof struct {
 	Era    Era       `json:"era,omitzero"`
 
 	// Volumes are the volumes whose hold was dropped because of the proof, in the order of the
-	// drops. Drops contains the details, which a release before 1.0 did not write.
+	// drops. Drops contains the details.
 	Volumes []string `json:"volumes,omitempty"`
 	Drops   []Drop   `json:"drops,omitempty"`
 
