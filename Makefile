@@ -19,7 +19,7 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 30m
 
-.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos simulate explore history outage lint bench clean
+.PHONY: help build package demo cluster-demo test test-folders test-packages race crash chaos cluster-chaos simulate explore history outage lint bench clean
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -77,6 +77,11 @@ chaos: ## 16 clients, kills and faults at random: make chaos SEED=7 FOR=20m
 	go test -c -o bin/chaos.test ./cmd/volagent/test/chaos
 	cd cmd/volagent/test/chaos && unshare --mount --pid --fork --kill-child --mount-proc \
 		../../../../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 0 -chaos.seed '$(SEED)' -chaos.for '$(FOR)'
+
+cluster-chaos: ## eight hosts that share 40 volumes, and faults of all kinds: make cluster-chaos SEED=7 FOR=30m
+	@scripts/setup test
+	go test -count=1 -timeout 0 -v -run '^TestClusterChaos$$' ./cmd/volagent/test/cluster \
+		-clusterchaos.seed '$(SEED)' -clusterchaos.for '$(FOR)' -clusterchaos.within 31s | sed -E '/^ *(=== |--- PASS)/d'
 
 simulate: ## let a cluster live through random faults with a virtual clock: make simulate SEED=7 FOR=24h
 	go test -count=1 -timeout 0 -v -run '^TestSimulation$$' ./agent/hold/simulation -simulation.seed '$(SEED)' -simulation.for '$(FOR)' -simulation.rest 30s -simulation.outdated | sed -E '/^ *(=== |--- PASS)/d'

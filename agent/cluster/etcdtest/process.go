@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 	"testing"
 )
@@ -39,22 +38,24 @@ func build(t testing.TB, modfile string) string {
 
 // buildTool builds an etcd program, unless the build cache has it, and returns its path.
 func buildTool(modfile string) (string, error) {
-	mod, err := exec.Command("go", "env", "GOMOD").Output()
+	scripts, err := scriptsDir()
+	if err != nil {
+		return "", err
+	}
+	path, err := goCommand(scripts, "tool", "-modfile="+modfile, "-n", "go.etcd.io/etcd/server/v3")
+	if err != nil {
+		return "", fmt.Errorf("cannot build etcd: %w", err)
+	}
+	return path, nil
+}
+
+// scriptsDir returns the folder with the module files of programs.
+func scriptsDir() (string, error) {
+	mod, err := goCommand("", "env", "GOMOD")
 	if err != nil {
 		return "", fmt.Errorf("cannot find go.mod: %w", err)
 	}
-	modfile = filepath.Join(filepath.Dir(strings.TrimSpace(string(mod))), "scripts", modfile)
-	cmd := exec.Command("go", "tool", "-modfile="+modfile, "-n", "go.etcd.io/etcd/server/v3")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	path, err := cmd.Output()
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w\n%s", err, exit.Stderr)
-		}
-		return "", fmt.Errorf("cannot build etcd: %w", err)
-	}
-	return strings.TrimSpace(string(path)), nil
+	return filepath.Join(filepath.Dir(mod), "scripts"), nil
 }
 
 // member is one etcd server.

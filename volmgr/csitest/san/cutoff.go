@@ -1,5 +1,7 @@
 package san
 
+import "time"
+
 // SetPermissive makes the SAN accept attachments that exclude each other, and more attachments than
 // the limit of a node. A test can then see the violations of a cluster. Otherwise the SAN refuses
 // them, as real storage does.
@@ -16,6 +18,25 @@ func (s *fabric) CutOff(node string) { s.connect(node, false) }
 
 // RestoreNode ends the effect of CutOff. The remaining attachments of the node work again.
 func (s *fabric) RestoreNode(node string) { s.connect(node, true) }
+
+// SlowData makes each operation of a node on its mounts take longer, until the test calls the returned
+// function.
+func (s *fabric) SlowData(node string, by time.Duration) (stop func()) {
+	set := func(by time.Duration) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.slow[node] = by
+	}
+	set(by)
+	return func() { set(0) }
+}
+
+// slowness returns by how much the operations of a node take longer.
+func (s *fabric) slowness(node string) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.slow[node]
+}
 
 // alwaysLies is the number in fabric.lies of a node whose detaches have no effect until a test says so.
 const alwaysLies = -1

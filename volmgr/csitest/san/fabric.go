@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -26,9 +27,10 @@ type fabric struct {
 	nodes       map[string]node
 	attachments map[string]*attachment // key: id
 	sessions    map[*session]bool
-	cut         map[string]bool // nodes that are cut off
-	judged      map[string]bool // pairs of attachments that judgeWrite has reported
-	lies        map[string]int  // nodes that ControllerUnpublishVolume does not detach: how often, or alwaysLies
+	cut         map[string]bool          // nodes that are cut off
+	judged      map[string]bool          // pairs of attachments that judgeWrite has reported
+	lies        map[string]int           // nodes that ControllerUnpublishVolume does not detach: how often, or alwaysLies
+	slow        map[string]time.Duration // see SlowData
 	permissive  bool
 	generation  int64 // number of the last attachment
 }

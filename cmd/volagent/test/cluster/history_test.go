@@ -2,21 +2,17 @@ package cluster_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/anishathalye/porcupine"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
@@ -29,6 +25,9 @@ var (
 	historyCount = flag.Int64("history.count", 2000, "number of the random operations of TestHistory")
 )
 
+// hostCount is the number of hosts of TestHistory.
+const hostCount = 3
+
 // clientsPerHost is the number of clients of each host in a history. Each client sends one request at
 // a time.
 const clientsPerHost = 4
@@ -36,26 +35,10 @@ const clientsPerHost = 4
 // traffic sends random requests to three agents, and records the history.
 type traffic struct {
 	*rig
-	begun   time.Time
+	*chronicle
 	clients []*apiclient.Client // one for each host
 	gates   []sync.RWMutex      // closed while the agent of the host does not run
 	left    atomic.Int64        // the number of requests that clients may still send
-
-	mu      sync.Mutex
-	history []porcupine.Operation
-	tokens  []seenToken
-	outages []span
-	failed  []string
-}
-
-// span is a time during which etcd or an agent did not run. It lasts until every host uses the cluster
-// again.
-type span struct{ from, to int64 }
-
-// seenToken is the token of a hold that a status showed.
-type seenToken struct {
-	span
-	volume, host, token string
 }
 
 // choice is a volume with the modes in which clients claim it.
@@ -84,7 +67,7 @@ func TestHistory(t *testing.T) {
 	}
 	t.Logf("repeat the choices of this run with -history.seed=%d -history.count=%d", seed, *historyCount)
 	r := newRig(t, 1, hostCount, san.Config{Attach: true, Stage: true})
-	tr := &traffic{rig: r, begun: time.Now(), gates: make([]sync.RWMutex, hostCount)}
+	tr := &traffic{rig: r, chronicle: newChronicle(t), gates: make([]sync.RWMutex, hostCount)}
 	tr.left.Store(*historyCount)
 	for _, h := range r.hosts {
 		tr.clients = append(tr.clients, apiclient.New(h.Socket()))
@@ -108,11 +91,8 @@ func TestHistory(t *testing.T) {
 	tr.disturb(rand.New(rand.NewPCG(seed, 1000)))
 	work.Wait()
 
-	for _, text := range tr.failed {
-		t.Error(text)
-	}
 	tr.check()
-	tr.checkTokens()
+	tr.checkTokens(choices[0].id)
 	r.awaitGone()
 	for _, c := range choices {
 		r.expectFree(c.id)
@@ -154,104 +134,13 @@ func (tr *traffic) awaitLeft(n int64) {
 // outage calls do, and waits until every host uses the cluster again.
 func (tr *traffic) outage(do func()) {
 	tr.t.Helper()
-	tr.mu.Lock()
-	at := len(tr.outages)
-	tr.outages = append(tr.outages, span{tr.now(), 1 << 62})
-	tr.mu.Unlock()
-
+	over := tr.beginOutage()
 	do()
 	for _, h := range tr.hosts {
 		claim(h, "probe", "probe", "--timeout", "60s")
 		h.Volctl("volume", "detach", "probe", "probe", "--timeout", "60s")
 	}
-
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.outages[at].to = tr.now()
-}
-
-// now returns the time since the begin of the history.
-func (tr *traffic) now() int64 { return time.Since(tr.begun).Nanoseconds() }
-
-// record adds a request with its answer to the history.
-func (tr *traffic) record(client int, q request, a answer, from, to int64) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	during := func(s span) bool { return from <= s.to && s.from <= to }
-	a.keeps = slices.ContainsFunc(tr.outages, during)
-	tr.history = append(tr.history, porcupine.Operation{ClientId: client, Input: q, Output: a, Call: from, Return: to})
-}
-
-// fail records an error of a client.
-func (tr *traffic) fail(format string, args ...any) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.failed = append(tr.failed, fmt.Sprintf(format, args...))
-}
-
-// check gives the history to the checker. If the checker rejects it, check logs the requests around
-// the reason.
-func (tr *traffic) check() {
-	tr.t.Helper()
-	kinds := map[string]int{}
-	for _, o := range tr.history {
-		kinds[fmt.Sprintf("%s %t", o.Input.(request).kind, o.Output.(answer).done)]++
-	}
-	tr.t.Logf("%d operations in %s: %v", len(tr.history), time.Since(tr.begun).Round(time.Second), kinds)
-
-	result, info := porcupine.CheckOperationsVerbose(holdModel(), tr.history, 2*time.Minute)
-	if result == porcupine.Ok {
-		return
-	}
-	model := holdModel()
-	for i, part := range info.PartialLinearizationsOperations() {
-		longest := slices.MaxFunc(part, func(a, b []porcupine.Operation) int { return len(a) - len(b) })
-		tr.explain(model.Partition(tr.history)[i], longest)
-	}
-	tr.t.Errorf("the checker says %s", result)
-}
-
-// explain logs the longest sequence of requests that the model accepts, and the requests around its
-// end. It logs nothing if the sequence contains all requests.
-func (tr *traffic) explain(all, accepted []porcupine.Operation) {
-	tr.t.Helper()
-	if len(all) == len(accepted) {
-		return
-	}
-	model := holdModel()
-	line := func(o porcupine.Operation) string {
-		return fmt.Sprintf("%9.3f to %9.3f ms: %s", float64(o.Call)/1e6, float64(o.Return)/1e6, model.DescribeOperation(o.Input, o.Output))
-	}
-	state := model.Init()
-	seen := map[string]bool{}
-	for i, o := range accepted {
-		_, state = model.Step(state, o.Input, o.Output)
-		seen[line(o)] = true
-		if i > len(accepted)-20 {
-			tr.t.Logf("accepted %s\n    state %+v", line(o), state)
-		}
-	}
-	rest := 0
-	for _, o := range all {
-		if !seen[line(o)] && rest < 20 {
-			tr.t.Logf("not accepted %s", line(o))
-			rest++
-		}
-	}
-}
-
-// checkTokens checks that no host has shown an older token of a volume after a newer one. Of the volume
-// with single-node modes only, the tokens grow over all hosts.
-func (tr *traffic) checkTokens() {
-	tr.t.Helper()
-	for _, x := range tr.tokens {
-		for _, y := range tr.tokens {
-			same := x.volume == y.volume && (x.host == y.host || x.volume == choices[0].id)
-			if same && x.to < y.from && tokenBefore(y.token, x.token) {
-				tr.t.Errorf("%s shows token %s of %s, and %s later showed %s", x.volume, x.token, x.host, y.host, y.token)
-			}
-		}
-	}
+	over()
 }
 
 // user is one client of one host.
@@ -373,30 +262,6 @@ func (u *user) status() {
 	if err != nil || len(warnings) > 0 {
 		return // the host does not reach etcd
 	}
-	a := answer{done: true}
-	u.mu.Lock()
-	for _, h := range v.Holds {
-		a.seen = append(a.seen, sighted{hostNumber(h.Host), h.AccessMode, h.Reader})
-		u.tokens = append(u.tokens, seenToken{span{from, to}, q.volume, h.Host, h.Token})
-	}
-	u.mu.Unlock()
+	a := answer{done: true, seen: u.sight(q.volume, v.Holds, span{from, to})}
 	u.record(u.host, q, a, from, to)
 }
-
-// named matches a host that a refusal names as the user of a volume.
-var named = regexp.MustCompile(`(?:held by host "|used in mode [a-z-]+ by host )(h\d)`)
-
-// namedHolders returns the hosts that a refusal names as users of the volume.
-func namedHolders(err error) (hosts []int) {
-	var e *api.Error
-	if !errors.As(err, &e) {
-		return nil
-	}
-	for _, m := range named.FindAllStringSubmatch(e.Message, -1) {
-		hosts = append(hosts, hostNumber(m[1]))
-	}
-	return hosts
-}
-
-// hostNumber returns the number of a host, from 0.
-func hostNumber(name string) int { return int(name[1] - '1') }

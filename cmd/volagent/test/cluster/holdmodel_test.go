@@ -9,8 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// hostCount is the number of hosts in a history.
-const hostCount = 3
+// mostHosts is the largest number of hosts in a history.
+const mostHosts = 8
 
 // request is one operation of a client on one volume.
 type request struct {
@@ -61,7 +61,7 @@ type holding struct {
 }
 
 // holdings are the holds of all hosts on one volume. They are the state of the model.
-type holdings [hostCount]holding
+type holdings [mostHosts]holding
 
 func (h holding) sure() bool     { return h.claims != "" }
 func (h holding) possible() bool { return h.sure() || h.pending > 0 || h.kept }

@@ -19,15 +19,21 @@ import (
 // Start starts the agent. It waits until the agent answers and the given plugins are ready.
 func (h *Host) Start(plugins ...string) {
 	h.T.Helper()
+	h.Launch()
+	h.Volctl("wait", "--timeout", "60s")
+	for _, p := range plugins {
+		h.Volctl("wait", "--plugin", p, "--timeout", "60s")
+	}
+}
+
+// Launch starts the agent and does not wait for it.
+func (h *Host) Launch() {
+	h.T.Helper()
 	argv := append(slices.Clone(h.Wrapper), cmp.Or(h.Program, filepath.Join(BinDir, "volagent")))
 	argv = append(argv, h.Args()...)
 	h.Cmd = exec.Command(argv[0], argv[1:]...)
 	h.Cmd.Env, h.Cmd.Stderr = h.Env, h.Log
 	h.Must(h.Place.Enter(h.Cmd.Start))
-	h.Volctl("wait", "--timeout", "60s")
-	for _, p := range plugins {
-		h.Volctl("wait", "--plugin", p, "--timeout", "60s")
-	}
 }
 
 // StartFails starts an agent that must fail to start. It returns the agent's output.

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,17 +15,24 @@ import (
 // database. The returned function ends this fault.
 func FailSyscall(h *Host, call, errno string) (end func()) {
 	h.T.Helper()
+	return Inject(h, h.Cmd.Process.Pid, call, "error="+errno, "-P", filepath.Join(h.Dir, "d", "state.db"))
+}
+
+// Inject changes a system call of a process, which must run, until the test calls the returned
+// function. The process may end before. The change is that of "strace --inject", such as "error=EIO" or
+// "delay_exit=200ms". Further arguments of strace select the calls.
+func Inject(h *Host, pid int, call, change string, more ...string) (end func()) {
+	h.T.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
 		h.T.Skip("strace is not installed")
 	}
-	pid := strconv.Itoa(h.Cmd.Process.Pid)
-	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-P", filepath.Join(h.Dir, "d", "state.db"),
-		"-e", "trace="+call, "-e", "inject="+call+":error="+errno, "-p", pid)
+	args := append([]string{"-f", "-qq", "-o", "/dev/null"}, more...)
+	cmd := exec.Command("strace", append(args, "-e", "trace="+call, "-e", "inject="+call+":"+change, "-p", strconv.Itoa(pid))...)
 	h.Must(cmd.Start())
-	// If want is true, traced reports whether strace traces all threads of the agent. If want is
+	// If want is true, traced reports whether strace traces all threads of the process. If want is
 	// false, it reports whether strace traces none of them.
 	traced := func(want bool) bool {
-		tasks, err := filepath.Glob("/proc/" + pid + "/task/*/status")
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 		h.Must(err)
 		for _, task := range tasks {
 			raw, err := os.ReadFile(task)
@@ -37,8 +45,8 @@ func FailSyscall(h *Host, call, errno string) (end func()) {
 	h.Await("strace is there", func() bool { return traced(true) })
 	return func() {
 		h.T.Helper()
-		h.Must(cmd.Process.Signal(syscall.SIGTERM))
-		_ = cmd.Wait() // strace reports that the signal ended it
+		_ = cmd.Process.Signal(syscall.SIGTERM) // strace has ended if the process has
+		_ = cmd.Wait()                          // strace reports that the signal ended it
 		h.Await("strace is gone", func() bool { return traced(false) })
 	}
 }

@@ -20,6 +20,7 @@ const (
 	clientPort  = 2379
 	peerPort    = 2380
 	metricsPort = 2381
+	failPort    = 2382
 )
 
 // Member is one member of etcd. Its methods fail the test on errors.
@@ -28,6 +29,8 @@ type Member struct {
 
 	binary  string // the path of the program
 	initial string // all members with their URLs, as etcd's flag --initial-cluster takes them
+	fails   bool   // the program has failpoints
+	joins   bool   // the member joins a cluster that exists; see Replace
 	server  Files  // of the servers
 	process *Process
 }
@@ -52,7 +55,11 @@ func (m *Member) Launch() {
 	log, err := os.OpenFile(m.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	m.Host.Must(err)
 	defer log.Close()
-	m.process = m.Host.Spawn(log, append([]string{m.binary}, m.flags()...)...)
+	argv := append([]string{m.binary}, m.flags()...)
+	if m.fails {
+		argv = append([]string{"env", fmt.Sprintf("GOFAIL_HTTP=%s:%d", m.Host.Address, failPort)}, argv...)
+	}
+	m.process = m.Host.Spawn(log, argv...)
 }
 
 // AwaitReady waits until the member serves linearizable requests.
@@ -124,9 +131,14 @@ func (m *Member) url(scheme string, port int) string {
 
 // flags returns the command line of the member.
 func (m *Member) flags() []string {
+	state := "new"
+	if m.joins {
+		state = "existing"
+	}
 	return []string{
+		"--initial-cluster-state=" + state,
 		"--name=" + m.Host.Name,
-		"--data-dir=" + filepath.Join(m.Host.Dir, "etcd"),
+		"--data-dir=" + m.dataDir(),
 		"--listen-client-urls=" + m.url("https", clientPort),
 		"--advertise-client-urls=" + m.url("https", clientPort),
 		"--listen-peer-urls=" + m.url("http", peerPort),

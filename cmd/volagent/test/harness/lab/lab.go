@@ -51,6 +51,7 @@ type options struct {
 	onHosts   bool
 	clustered bool
 	noDMI     bool
+	fails     bool
 }
 
 // WithEtcd adds an etcd cluster with the given number of members, and starts it. The members are on
@@ -59,6 +60,9 @@ func WithEtcd(members int) Option { return func(o *options) { o.members = member
 
 // EtcdOnHosts changes WithEtcd: the first member is on h1, the second on h2, and so on.
 func EtcdOnHosts() Option { return func(o *options) { o.onHosts = true } }
+
+// WithFailpoints changes WithEtcd: the members have failpoints. See Member.SetFailpoint.
+func WithFailpoints() Option { return func(o *options) { o.fails = true } }
 
 // Clustered writes the section "cluster" into the configuration of each host, so that the agents use
 // the lab's etcd. It needs WithEtcd.
@@ -90,7 +94,7 @@ func New(t testing.TB, hosts int, opts ...Option) *Lab {
 	}
 
 	if o.members > 0 {
-		l.setUpEtcd()
+		l.setUpEtcd(o.fails)
 	}
 	if o.clustered {
 		for _, h := range l.Hosts {
@@ -135,7 +139,7 @@ func (l *Lab) newHost(name string, number int, o options) *Host {
 }
 
 // setUpEtcd makes the certificates of etcd, starts all members, and waits until they serve requests.
-func (l *Lab) setUpEtcd() {
+func (l *Lab) setUpEtcd(failpoints bool) {
 	l.T.Helper()
 	var addresses, initial []string
 	for _, m := range l.Etcd {
@@ -143,13 +147,17 @@ func (l *Lab) setUpEtcd() {
 		initial = append(initial, m.Host.Name+"="+m.url("http", peerPort))
 	}
 
-	binary, ca := etcdtest.Binary(l.T), etcdtest.NewCA(l.T)
+	build := etcdtest.Binary
+	if failpoints {
+		build = etcdtest.FailpointBinary
+	}
+	binary, ca := build(l.T), etcdtest.NewCA(l.T)
 	server := Files{CA: ca.File}
 	server.Cert, server.Key = ca.Issue("server", addresses...)
 	l.Files.CA = ca.File
 	l.Files.Cert, l.Files.Key = ca.Issue("agent")
 	for _, m := range l.Etcd {
-		m.binary, m.initial, m.server = binary, strings.Join(initial, ","), server
+		m.binary, m.fails, m.initial, m.server = binary, failpoints, strings.Join(initial, ","), server
 		l.T.Cleanup(m.showLog)
 		m.Launch()
 	}

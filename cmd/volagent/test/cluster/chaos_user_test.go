@@ -1,0 +1,224 @@
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/cmd/volagent/test/harness"
+)
+
+// chaosUser is one client of one host in TestClusterChaos.
+type chaosUser struct {
+	*clusterChaos
+	*station
+	name  string
+	dice  *rand.Rand
+	names int         // the number of names of allocs and files that the user has used
+	items []*userItem // protected by the gate of the station
+	given atomic.Bool // the test has failed, and the user must end at once
+}
+
+// userItem is a claim that a user has requested, and whose end it does not know yet.
+type userItem struct {
+	request
+	path string
+	from int64 // the begin of the request
+
+	// These fields say what the history has: the claim with success, or a claim that was refused and may still
+	// exist. If both are false, the result is not known, because the host was disturbed.
+	confirmed, pending bool
+
+	leaving bool  // the user does not need the claim any more
+	left    int64 // the begin of the first request that ends the claim
+}
+
+// run lets the user work until the end of the run.
+func (u *chaosUser) run() {
+	for !u.given.Load() {
+		if u.quiet.Load() {
+			time.Sleep(10 * time.Millisecond) // the pace of the user
+			continue
+		}
+		u.gate.RLock()
+		more := u.step()
+		u.gate.RUnlock()
+		if !more {
+			return
+		}
+		time.Sleep(time.Duration(u.dice.IntN(100)) * time.Millisecond) // the pace of the user
+	}
+}
+
+// step sends one request. It returns false at the end of the user.
+func (u *chaosUser) step() (more bool) {
+	phase := u.phase.Load()
+	if phase == phaseEnd {
+		for _, it := range u.items {
+			it.leave(u.now())
+		}
+		if len(u.items) == 0 {
+			return false
+		}
+	}
+	if i := slices.IndexFunc(u.items, func(it *userItem) bool { return it.leaving }); i >= 0 && (phase != phaseWork || u.dice.IntN(2) == 0) {
+		u.end(u.items[i])
+		return true
+	}
+	if phase != phaseWork {
+		return true
+	}
+
+	used := slices.DeleteFunc(slices.Clone(u.items), func(it *userItem) bool { return it.leaving || !it.confirmed })
+	switch n := u.dice.IntN(100); {
+	case n < 15:
+		u.status()
+	case len(used) > 0 && n < 45:
+		u.write(used[u.dice.IntN(len(used))])
+	case len(used) > 0 && n < 60, len(u.items) >= claimsPerUser:
+		it := u.items[u.dice.IntN(len(u.items))]
+		it.leave(u.now())
+		u.end(it)
+	default:
+		u.claim()
+	}
+	return true
+}
+
+// leave says that the user does not need the claim any more.
+func (it *userItem) leave(now int64) {
+	if !it.leaving {
+		it.leaving, it.left = true, now
+	}
+}
+
+// volume returns a random volume. The first ones are chosen most often, so that hosts compete.
+func (u *chaosUser) volume() choice {
+	return u.volumes[min(u.dice.IntN(chaosVolumes), u.dice.IntN(chaosVolumes))]
+}
+
+// claim claims a random volume in a random mode.
+func (u *chaosUser) claim() {
+	v := u.volume()
+	u.names++
+	it := &userItem{from: u.now(), request: request{
+		kind: kindClaim, volume: v.id, host: u.number, alloc: fmt.Sprintf("%s-%d", u.name, u.names), access: v.modes[u.dice.IntN(len(v.modes))],
+	}}
+	readOnly := u.dice.IntN(3) == 0
+	it.reader = readOnly && it.access == "multi-node-single-writer"
+	wait := []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 15 * time.Second}[u.dice.IntN(4)]
+	var got *api.Claim
+	err := u.ask(wait+20*time.Second, func(ctx context.Context) (err error) {
+		got, err = u.client.ClaimVolume(ctx, it.volume, it.alloc, api.ClaimRequest{AccessMode: it.access, ReadOnly: readOnly}, wait)
+		return err
+	})
+	to := u.now()
+	u.items = append(u.items, it)
+	switch {
+	case !u.steady():
+		u.counts.add("claims on a disturbed host")
+	case err == nil:
+		u.counts.add("claims")
+		it.confirmed, it.path = true, got.Path
+		u.record(u.number, it.request, answer{done: true}, it.from, to)
+	default:
+		u.counts.add("claims refused")
+		it.pending = true
+		u.record(u.number, it.request, answer{holders: namedHolders(err), text: err.Error()}, it.from, to)
+		it.leave(to)
+		u.end(it)
+	}
+	if err == nil && readOnly {
+		it.path = "" // it cannot be written
+	}
+}
+
+// end detaches a claim. If it does not succeed, the user later tries again.
+func (u *chaosUser) end(it *userItem) {
+	err := u.ask(40*time.Second, func(ctx context.Context) error {
+		return u.client.DetachClaim(ctx, it.volume, it.alloc, apiclient.DetachOptions{Wait: 15 * time.Second})
+	})
+	if !u.steady() {
+		return
+	}
+	if err != nil && harness.CodeOf(err) != api.CodeNotFound {
+		u.counts.add("detaches that failed")
+		return
+	}
+	u.counts.add("detaches")
+	u.ended(it, it.left)
+}
+
+// ended records the end of a claim, and forgets it. The host may keep its hold until the calls to its driver
+// succeed again.
+func (u *chaosUser) ended(it *userItem, from int64) {
+	q := it.request
+	q.kind = kindDetach
+	if it.pending {
+		q.kind = kindCleanUp
+	}
+	u.record(u.number, q, answer{done: true, keeps: true}, from, u.now())
+	u.items = slices.DeleteFunc(u.items, func(other *userItem) bool { return other == it })
+}
+
+// write writes and synchronises a new file on a claimed volume.
+func (u *chaosUser) write(it *userItem) {
+	if it.path == "" {
+		return
+	}
+	u.names++
+	name, text := fmt.Sprintf("%s-%d", u.name, u.names), fmt.Sprintf("%s on %s at %d", it.alloc, u.Name, u.now())
+	// The working directory stays in the mount that the command has checked.
+	const script = `cd "$1" && mountpoint -q . && printf %s "$3" | dd of="$2" conv=fsync status=none`
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	defer cancel()
+	out, err := u.output(exec.CommandContext(ctx, "sh", "-c", script, "sh", it.path, name, text))
+	switch {
+	case err == nil:
+		u.counts.add("writes")
+		u.acked.add(it.volume, name, text)
+	case u.steady():
+		u.fail("%s on %s: cannot write to %s of %s: %v: %s", u.name, u.Name, it.path, it.volume, err, out)
+	default:
+		u.counts.add("writes that failed on a disturbed host")
+	}
+}
+
+// output runs a command on the host.
+func (s *station) output(cmd *exec.Cmd) (string, error) {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	s.power.RLock()
+	err := s.Host.Enter(cmd.Start)
+	s.power.RUnlock()
+	if err != nil {
+		return "", err
+	}
+	err = cmd.Wait()
+	return out.String(), err
+}
+
+// status asks for the holds on a random volume.
+func (u *chaosUser) status() {
+	q := request{kind: kindStatus, volume: u.volume().id, host: u.number}
+	var v *api.Volume
+	var warnings []string
+	from := u.now()
+	err := u.ask(20*time.Second, func(ctx context.Context) (err error) {
+		v, warnings, err = u.client.AnyVolume(ctx, q.volume)
+		return err
+	})
+	to := u.now()
+	if err != nil || len(warnings) > 0 {
+		return // the host does not reach etcd
+	}
+	u.counts.add("statuses")
+	u.record(u.number, q, answer{done: true, seen: u.sight(q.volume, v.Holds, span{from, to})}, from, to)
+}
