@@ -47,17 +47,29 @@ func (w WallClock) Use(h *Host) {
 	h.Program, h.Env = w.Program, append(h.Env, clockVariable+"="+filepath.Join(h.Dir, "clock"))
 }
 
-// readClock is the additional file of the package time.
+// readClock is the additional file of the package time. The runtime calls Now where a system call is not
+// possible, so a goroutine reads the file.
 const readClock = `package time
 
-import "syscall"
+import (
+	"sync/atomic"
+	"syscall"
+)
 
-// wallOffset returns by how many seconds the wall clock is moved.
-func wallOffset() (by int64) {
-	path, ok := syscall.Getenv("` + clockVariable + `")
-	if !ok {
-		return 0
+// wallOffset is the number of seconds by which the wall clock is moved.
+var wallOffset atomic.Int64
+
+func init() {
+	if path, ok := syscall.Getenv("` + clockVariable + `"); ok {
+		go func() {
+			for ; ; Sleep(50 * Millisecond) {
+				wallOffset.Store(readOffset(path))
+			}
+		}()
 	}
+}
+
+func readOffset(path string) (by int64) {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return 0
@@ -92,7 +104,7 @@ func (w WallClock) build(dir string) error {
 	if bytes.Count(source, []byte(read)) != 1 {
 		return fmt.Errorf("%s does not have the expected function Now", std)
 	}
-	source = bytes.Replace(source, []byte(read), []byte(read+"\tsec += wallOffset()\n"), 1)
+	source = bytes.Replace(source, []byte(read), []byte(read+"\tsec += wallOffset.Load()\n"), 1)
 
 	files := map[string]string{}
 	for name, text := range map[string][]byte{"time.go": source, "walloffset.go": []byte(readClock)} {

@@ -57,7 +57,10 @@ func (l *Lab) Replace(m *Member) {
 	url := m.url("http", peerPort)
 	for _, one := range list.Members {
 		if len(one.PeerURLs) == 1 && one.PeerURLs[0] == url {
-			m.Host.Must(l.call(other, "remove", map[string]any{"ID": one.ID}, nil))
+			// The cluster accepts no change for a few seconds after a member has lost another one.
+			m.Host.Await("etcd to remove the member", func() bool {
+				return l.call(other, "remove", map[string]any{"ID": one.ID}, nil) == nil
+			})
 		}
 	}
 	if m.Runs() {
@@ -65,7 +68,6 @@ func (l *Lab) Replace(m *Member) {
 	}
 	m.Host.Must(os.RemoveAll(m.dataDir()))
 
-	// The other members refuse a new member for a few seconds after the removal of another one.
 	m.Host.Await("etcd to accept the new member", func() bool {
 		return l.call(other, "add", map[string]any{"peerURLs": []string{url}}, nil) == nil
 	})
