@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/cmd/volagent/test/harness/lab"
+	"github.com/volagent/volagent/volmgr/shared"
 )
 
 // onEtcd begins a fault of etcd, which lasts for a random time. It begins none while etcd has another fault,
@@ -171,6 +172,9 @@ func (c *clusterChaos) restore(*rand.Rand) *activeFault {
 	c.endFaults()
 	c.settle()
 	c.disturbed(c.stations...)
+	from := c.now()
+	c.restores.Add(1)
+	defer c.restores.Add(1)
 	end := kill(c.Etcd...)
 	c.RestoreEtcd(c.backup)
 	end()
@@ -184,6 +188,18 @@ func (c *clusterChaos) restore(*rand.Rand) *activeFault {
 		return true
 	})
 	clusterCommand(h, "restored")
+	var restored int64 // the revision of the new epoch
+	for _, kv := range c.keys() {
+		if kv.Key == shared.MetaKey {
+			restored = kv.Mod
+		}
+	}
 	h.Await("all hosts in the new epoch", func() bool { return tryCluster(h, "resume").Code == 0 })
+	h.Await("the end of the holds that the backup brought back", func() bool {
+		return !slices.ContainsFunc(c.keys(), func(kv shared.KV) bool { return strings.HasPrefix(kv.Key, "holds/") && kv.Create < restored })
+	})
+	for _, v := range c.volumes {
+		c.record(0, request{kind: kindRestore, volume: v.id}, answer{done: true}, from, c.now())
+	}
 	return &activeFault{}
 }

@@ -118,10 +118,17 @@ func (c *clusterChaos) onStateDisk(dice *rand.Rand, call, change string) *active
 }
 
 func (c *clusterChaos) powerOff(dice *rand.Rand) *activeFault {
-	return c.onHost(dice, 5*time.Second, long, func(s *station) func() {
+	return c.onHost(dice, 5*time.Second, 2*long, func(s *station) func() {
 		c.switchOff(s)
 		return func() { c.switchOn(s) }
 	})
+}
+
+// loseHost switches a host off for so long that others take over its volumes.
+func (c *clusterChaos) loseHost(dice *rand.Rand) *activeFault {
+	f := c.powerOff(dice)
+	f.until = time.Now().Add(22 * time.Second)
+	return f
 }
 
 func (c *clusterChaos) powerOffWithOldRecords(dice *rand.Rand) *activeFault {

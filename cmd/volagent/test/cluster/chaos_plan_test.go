@@ -91,6 +91,10 @@ func (c *clusterChaos) disturb(last time.Duration) {
 	if len(lots) == 0 {
 		c.t.Fatalf("no fault is called %q", *clusterChaosOnly)
 	}
+	c.Hosts[0].Await("the first writes", func() bool { return c.counts.of("writes") > chaosHosts })
+	if *clusterChaosOnly == "" {
+		c.begin(faultKind{name: "host off", begin: (*clusterChaos).loseHost}, plan)
+	}
 	next := time.Now()
 	for end := time.Now().Add(last); time.Now().Before(end) && !c.hasFailed(); time.Sleep(20 * time.Millisecond) {
 		c.tend(time.Now())
@@ -99,21 +103,26 @@ func (c *clusterChaos) disturb(last time.Duration) {
 			continue
 		}
 		// Each fault has random numbers of its own, so the number of those that it uses changes no other fault.
-		k, dice := lots[plan.IntN(len(lots))], rand.New(rand.NewPCG(plan.Uint64(), 0))
+		c.begin(lots[plan.IntN(len(lots))], rand.New(rand.NewPCG(plan.Uint64(), 0)))
 		next = time.Now().Add(between(plan, 200*time.Millisecond, 2*time.Second))
-		f := k.begin(c, dice)
-		if f == nil {
-			continue
-		}
-		c.counts.add("fault: " + k.name)
-		c.t.Logf("%7.3f s: %s %s", float64(c.now())/1e9, k.name, f.names())
-		c.disturbed(f.hosts...)
-		for _, s := range f.hosts {
-			s.busy = true
-			s.quiet.Store(false)
-		}
-		c.faults = append(c.faults, f)
 	}
+}
+
+// begin begins a fault if that is possible now.
+func (c *clusterChaos) begin(k faultKind, dice *rand.Rand) {
+	c.t.Helper()
+	f := k.begin(c, dice)
+	if f == nil {
+		return
+	}
+	c.counts.add("fault: " + k.name)
+	c.t.Logf("%7.3f s: %s %s", float64(c.now())/1e9, k.name, f.names())
+	c.disturbed(f.hosts...)
+	for _, s := range f.hosts {
+		s.busy = true
+		s.quiet.Store(false)
+	}
+	c.faults = append(c.faults, f)
 }
 
 // names returns the names of the hosts that have a fault.

@@ -18,6 +18,7 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/cmd/volagent/test/harness/lab"
+	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
 // These flags control TestClusterChaos.
@@ -48,9 +49,12 @@ type clusterChaos struct {
 	stations []*station
 	volumes  []choice
 	phase    atomic.Int32 // one of the phases of the users
-	work     sync.WaitGroup
-	acked    ledger
-	counts   tally
+
+	restores   atomic.Int32    // grows when a restore of etcd begins, and again when it ends
+	disturbing context.Context // until the end of all faults
+	work       sync.WaitGroup
+	acked      ledger
+	counts     tally
 
 	// Only the goroutine of the test uses these fields.
 	faults []*activeFault
@@ -102,6 +106,12 @@ func (t *tally) add(what string) {
 	t.n[what]++
 }
 
+func (t *tally) of(what string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n[what]
+}
+
 func (t *tally) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,6 +136,9 @@ func TestClusterChaos(t *testing.T) {
 	}
 	t.Parallel()
 	c := newClusterChaos(t)
+	ctx, calm := context.WithCancel(t.Context())
+	defer calm()
+	c.disturbing = ctx
 	t.Logf("seed %d: make cluster-chaos SEED=%d", c.seed, c.seed)
 	for _, s := range c.stations {
 		for _, u := range s.users {
@@ -146,6 +159,7 @@ func TestClusterChaos(t *testing.T) {
 	c.disturb(max(*clusterChaosFor, chaosShort))
 	c.endFaults()
 	healed := time.Now()
+	calm()
 	c.settle()
 	c.phase.Store(phaseTidy)
 	c.awaitTidy()
@@ -170,7 +184,17 @@ func TestClusterChaos(t *testing.T) {
 	c.check()
 	c.checkTokens(c.singleNode()...)
 	c.acked.check(c)
-	t.Logf("seed %d%s", c.seed, &c.counts)
+	t.Logf("seed %d, %d detaches for another host%s", c.seed, c.takeovers(), &c.counts)
+}
+
+// takeovers returns the number of attachments that a host has ended for another one.
+func (c *clusterChaos) takeovers() (n int) {
+	for _, e := range c.san.Events() {
+		if e.Kind == san.KindAnswer && e.Method == "ControllerUnpublishVolume" && e.Node != e.Target && e.Code == "OK" {
+			n++
+		}
+	}
+	return n
 }
 
 // newClusterChaos starts the hosts, and registers the volumes.

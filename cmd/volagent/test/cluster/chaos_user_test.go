@@ -113,9 +113,12 @@ func (u *chaosUser) claim() {
 	}}
 	readOnly := u.dice.IntN(3) == 0
 	it.reader = readOnly && it.access == "multi-node-single-writer"
-	wait := []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 15 * time.Second}[u.dice.IntN(4)]
+	wait := []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 10 * time.Second, 30 * time.Second}[u.dice.IntN(5)]
 	var got *api.Claim
 	err := u.ask(wait+20*time.Second, func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(u.disturbing, cancel)() // nobody waits after the last fault
 		got, err = u.client.ClaimVolume(ctx, it.volume, it.alloc, api.ClaimRequest{AccessMode: it.access, ReadOnly: readOnly}, wait)
 		return err
 	})
@@ -210,7 +213,7 @@ func (u *chaosUser) status() {
 	q := request{kind: kindStatus, volume: u.volume().id, host: u.number}
 	var v *api.Volume
 	var warnings []string
-	from := u.now()
+	from, restores := u.now(), u.restores.Load()
 	err := u.ask(20*time.Second, func(ctx context.Context) (err error) {
 		v, warnings, err = u.client.AnyVolume(ctx, q.volume)
 		return err
@@ -218,6 +221,9 @@ func (u *chaosUser) status() {
 	to := u.now()
 	if err != nil || len(warnings) > 0 {
 		return // the host does not reach etcd
+	}
+	if restores%2 == 1 || restores != u.restores.Load() {
+		return // the hosts have not written their holds anew
 	}
 	u.counts.add("statuses")
 	u.record(u.number, q, answer{done: true, seen: u.sight(q.volume, v.Holds, span{from, to})}, from, to)

@@ -30,6 +30,7 @@ const (
 	kindDetach  = "detach"
 	kindCleanUp = "clean up"
 	kindStatus  = "status"
+	kindRestore = "restore" // etcd goes back to an older backup, so that holds of each host may come back
 )
 
 // answer is the result of a request, as its client saw it.
@@ -114,6 +115,11 @@ func (s holdings) step(q request, a answer) (ok bool, now holdings) {
 	switch {
 	case q.kind == kindStatus:
 		return s.shown(a), s
+	case q.kind == kindRestore:
+		for host := range s {
+			s[host].kept = true
+		}
+		return true, s
 	case q.kind == kindDetach:
 		*own, ok = own.detached(q, a)
 		return ok, s
@@ -202,6 +208,7 @@ func TestHoldModel(t *testing.T) {
 		return request{kind: kindDetach, volume: "v", host: host, alloc: alloc}
 	}
 	status := request{kind: kindStatus, volume: "v"}
+	restore := request{kind: kindRestore, volume: "v"}
 	done := answer{done: true}
 	const one, mixed = "single-node-multi-writer", "multi-node-single-writer"
 	type entry struct {
@@ -212,22 +219,24 @@ func TestHoldModel(t *testing.T) {
 		legal   bool
 		entries []entry
 	}{
-		"a volume moves": {true, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {claim(1, "b", one), done}}},
-		"two hosts":      {false, []entry{{claim(0, "a", one), done}, {claim(1, "b", one), done}}},
-		"two claims":     {true, []entry{{claim(0, "a", one), done}, {claim(0, "b", one), done}, {detach(0, "a"), done}, {detach(0, "b"), done}}},
-		"one of two":     {false, []entry{{claim(0, "a", one), done}, {claim(0, "b", one), done}, {detach(0, "a"), done}, {claim(1, "c", one), done}}},
-		"two modes":      {false, []entry{{claim(0, "a", mixed), done}, {claim(1, "b", "multi-node-multi-writer"), done}}},
-		"two writers":    {false, []entry{{claim(0, "a", mixed), done}, {claim(1, "b", mixed), done}}},
-		"reader, writer": {true, []entry{{reader(0, "a"), done}, {claim(1, "b", mixed), done}, {reader(2, "c"), done}}},
-		"detach twice":   {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {detach(0, "a"), done}}},
-		"refused":        {true, []entry{{claim(0, "a", one), done}, {claim(1, "b", one), answer{holders: []int{0}}}}},
-		"no reason":      {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {claim(1, "b", one), answer{holders: []int{0}}}}},
-		"earlier reason": {true, []entry{{claim(0, "a", one), done}, {claim(1, "b", one), answer{holders: []int{0}}}, {detach(0, "a"), done}, {claim(1, "c", one), answer{holders: []int{0}}}}},
-		"kept":           {true, []entry{{claim(0, "a", one), done}, {detach(0, "a"), answer{done: true, keeps: true}}, {claim(1, "b", one), answer{holders: []int{0}}}}},
-		"shown":          {true, []entry{{claim(0, "a", one), done}, {status, answer{done: true, seen: []sighted{{0, one, false}}}}}},
-		"not shown":      {false, []entry{{claim(0, "a", one), done}, {status, done}}},
-		"still shown":    {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {status, answer{done: true, seen: []sighted{{0, one, false}}}}}},
-		"other mode":     {false, []entry{{claim(0, "a", one), done}, {status, answer{done: true, seen: []sighted{{0, mixed, false}}}}}},
+		"a volume moves":  {true, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {claim(1, "b", one), done}}},
+		"two hosts":       {false, []entry{{claim(0, "a", one), done}, {claim(1, "b", one), done}}},
+		"two claims":      {true, []entry{{claim(0, "a", one), done}, {claim(0, "b", one), done}, {detach(0, "a"), done}, {detach(0, "b"), done}}},
+		"one of two":      {false, []entry{{claim(0, "a", one), done}, {claim(0, "b", one), done}, {detach(0, "a"), done}, {claim(1, "c", one), done}}},
+		"two modes":       {false, []entry{{claim(0, "a", mixed), done}, {claim(1, "b", "multi-node-multi-writer"), done}}},
+		"two writers":     {false, []entry{{claim(0, "a", mixed), done}, {claim(1, "b", mixed), done}}},
+		"reader, writer":  {true, []entry{{reader(0, "a"), done}, {claim(1, "b", mixed), done}, {reader(2, "c"), done}}},
+		"detach twice":    {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {detach(0, "a"), done}}},
+		"refused":         {true, []entry{{claim(0, "a", one), done}, {claim(1, "b", one), answer{holders: []int{0}}}}},
+		"no reason":       {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {claim(1, "b", one), answer{holders: []int{0}}}}},
+		"earlier reason":  {true, []entry{{claim(0, "a", one), done}, {claim(1, "b", one), answer{holders: []int{0}}}, {detach(0, "a"), done}, {claim(1, "c", one), answer{holders: []int{0}}}}},
+		"kept":            {true, []entry{{claim(0, "a", one), done}, {detach(0, "a"), answer{done: true, keeps: true}}, {claim(1, "b", one), answer{holders: []int{0}}}}},
+		"shown":           {true, []entry{{claim(0, "a", one), done}, {status, answer{done: true, seen: []sighted{{0, one, false}}}}}},
+		"not shown":       {false, []entry{{claim(0, "a", one), done}, {status, done}}},
+		"still shown":     {false, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {status, answer{done: true, seen: []sighted{{0, one, false}}}}}},
+		"restored":        {true, []entry{{claim(0, "a", one), done}, {detach(0, "a"), done}, {restore, done}, {status, answer{done: true, seen: []sighted{{0, one, false}}}}, {claim(1, "b", one), done}}},
+		"lost by restore": {false, []entry{{claim(0, "a", one), done}, {restore, done}, {status, done}}},
+		"other mode":      {false, []entry{{claim(0, "a", one), done}, {status, answer{done: true, seen: []sighted{{0, mixed, false}}}}}},
 	} {
 		var history []porcupine.Operation
 		for i, e := range c.entries {
