@@ -235,15 +235,35 @@ func (c *clusterChaos) loseAnswer(dice *rand.Rand) *activeFault {
 	return &activeFault{}
 }
 
+// latest is the longest time after its begin at which a call takes effect. It is longer than the deadline, and
+// shorter than the time for which an agent expects late effects, which is twice the deadline. A driver whose calls
+// take effect still later is beyond every promise.
+const latest = 1500 * time.Millisecond
+
 func (c *clusterChaos) slowCalls(dice *rand.Rand) *activeFault {
-	method, node := c.someCall(dice)
-	end := c.san.Delay(method, node, between(dice, 100*time.Millisecond, 2*time.Second)) // the deadline is in between
-	return &activeFault{until: time.Now().Add(between(dice, brief, 6*time.Second)), end: end}
+	return c.onCalls(between(dice, brief, 6*time.Second), func(method, node string) func() {
+		return c.san.Delay(method, node, between(dice, 100*time.Millisecond, latest))
+	}, dice)
 }
 
 func (c *clusterChaos) holdCalls(dice *rand.Rand) *activeFault {
-	end := c.san.Hold(c.someCall(dice))
-	return &activeFault{until: time.Now().Add(between(dice, brief, 6*time.Second)), end: end}
+	return c.onCalls(latest, func(method, node string) func() {
+		end := c.san.Hold(method, node)
+		release := time.AfterFunc(latest, end) // the test may be busy with another fault
+		return func() {
+			release.Stop()
+			end()
+		}
+	}, dice)
+}
+
+// onCalls begins a fault of a random call. It begins none while another one lasts, because together they would
+// delay a call for too long.
+func (c *clusterChaos) onCalls(last time.Duration, begin func(method, node string) (end func()), dice *rand.Rand) *activeFault {
+	if slices.ContainsFunc(c.faults, func(f *activeFault) bool { return f.calls }) {
+		return nil
+	}
+	return &activeFault{until: time.Now().Add(last), calls: true, end: begin(c.someCall(dice))}
 }
 
 // jumpClock moves the wall clock of an agent, and later moves it back. The certificates of the cluster stay

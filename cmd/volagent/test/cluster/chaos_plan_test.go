@@ -22,6 +22,7 @@ type activeFault struct {
 	until time.Time
 	hosts []*station // that have the fault
 	etcd  bool       // whether etcd has the fault
+	calls bool       // whether calls of a driver take longer
 	tick  func()     // called several times while the fault lasts, or nil
 	end   func()     // ends the fault, or nil
 }
