@@ -164,7 +164,8 @@ func (c *clusterChaos) killMembers(dice *rand.Rand) *activeFault {
 	})
 }
 
-// restore ends all faults, replaces the data of etcd by an older copy, and does what the agents then ask for.
+// restore ends all faults, replaces the data of etcd by an older copy, and runs the commands that the agents then
+// ask for.
 func (c *clusterChaos) restore(*rand.Rand) *activeFault {
 	if c.backup == "" {
 		return nil

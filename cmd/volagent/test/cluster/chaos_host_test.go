@@ -276,7 +276,7 @@ func (c *clusterChaos) jumpClock(dice *rand.Rand) *activeFault {
 
 func (c *clusterChaos) drain(dice *rand.Rand) *activeFault {
 	return c.onHost(dice, brief, 5*time.Second, func(s *station) func() {
-		_ = s.ask(5*time.Second, func(ctx context.Context) error { // what it leaves is no matter
+		_ = s.ask(5*time.Second, func(ctx context.Context) error { // a drain with leftovers is fine, too
 			_, err := s.client.Drain(ctx, 2*time.Second)
 			return err
 		})

@@ -101,7 +101,7 @@ func (s *station) look(ctx context.Context, holds map[string]bool) (map[string]a
 	return claims, nil
 }
 
-// resolve records what has become of an item while the host was disturbed.
+// resolve records whether an item still exists after the host was disturbed.
 func (u *chaosUser) resolve(it *userItem, claims map[string]api.Claim, held bool) {
 	one, exists := claims[it.volume+" "+it.alloc]
 	now := u.now()

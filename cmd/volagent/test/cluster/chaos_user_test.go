@@ -32,8 +32,8 @@ type userItem struct {
 	path string
 	from int64 // the begin of the request
 
-	// These fields say what the history has: the claim with success, or a claim that was refused and may still
-	// exist. If both are false, the result is not known, because the host was disturbed.
+	// With confirmed, the history has the claim with success. With pending, the history has a claim that was
+	// refused and may still exist. Without both, the result is not known, because the host was disturbed.
 	confirmed, pending bool
 
 	leaving bool  // the user does not need the claim any more
@@ -118,7 +118,7 @@ func (u *chaosUser) claim() {
 	err := u.ask(wait+20*time.Second, func(ctx context.Context) (err error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		defer context.AfterFunc(u.disturbing, cancel)() // nobody waits after the last fault
+		defer context.AfterFunc(u.disturbing, cancel)() // a wait ends with the last fault
 		got, err = u.client.ClaimVolume(ctx, it.volume, it.alloc, api.ClaimRequest{AccessMode: it.access, ReadOnly: readOnly}, wait)
 		return err
 	})

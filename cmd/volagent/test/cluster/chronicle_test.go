@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// chronicle records what the clients of a cluster ask and see, and judges it at the end. The clients may
+// chronicle records the requests of the clients of a cluster with their answers, and judges them at the end. The clients may
 // use it concurrently.
 type chronicle struct {
 	test  testing.TB
