@@ -31,11 +31,20 @@ func (s *fabric) SlowData(node string, by time.Duration) (stop func()) {
 	return func() { set(0) }
 }
 
-// slowness returns by how much the operations of a node take longer.
-func (s *fabric) slowness(node string) time.Duration {
+// dawdle waits as long as each operation of a node takes longer, or until the SAN ends.
+func (s *fabric) dawdle(node string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.slow[node]
+	by := s.slow[node]
+	s.mu.Unlock()
+	if by == 0 {
+		return
+	}
+	timer := time.NewTimer(by)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.ended:
+	}
 }
 
 // alwaysLies is the number in fabric.lies of a node whose detaches have no effect until a test says so.

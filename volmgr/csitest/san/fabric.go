@@ -15,7 +15,8 @@ import (
 // a session holds the gate for reading while it changes the disk.
 type fabric struct {
 	*journal
-	dir string
+	dir   string
+	ended <-chan struct{} // closed when the SAN ends
 
 	admin sync.Mutex // held by each call that changes disks or attachments
 

@@ -2,7 +2,6 @@ package san
 
 import (
 	"path"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -17,7 +16,7 @@ type gate struct {
 
 // pass performs an operation that changes nothing.
 func (g *gate) pass(do func() fuse.Status) fuse.Status {
-	time.Sleep(g.slowness(g.attachment.node))
+	g.dawdle(g.attachment.node)
 	g.attachment.gate.RLock()
 	defer g.attachment.gate.RUnlock()
 	if !g.attachment.open {
@@ -30,7 +29,7 @@ func (g *gate) pass(do func() fuse.Status) fuse.Status {
 // succeeds, and that the gate refused the change.
 func (g *gate) change(op Event, do func() fuse.Status) fuse.Status {
 	a := g.attachment
-	time.Sleep(g.slowness(a.node))
+	g.dawdle(a.node)
 	a.gate.RLock()
 	defer a.gate.RUnlock()
 

@@ -32,7 +32,7 @@ func Start(dir string) (*SAN, error) {
 
 	closed := make(chan struct{})
 	s := &SAN{socket: socket, closed: closed, calls: map[int64]*call{}, faults: &faults{closed: closed}, fabric: &fabric{
-		dir: dir, journal: journal, disks: map[string]*Disk{}, snapshots: map[string]*snapshot{},
+		dir: dir, ended: closed, journal: journal, disks: map[string]*Disk{}, snapshots: map[string]*snapshot{},
 		nodes: map[string]node{}, attachments: map[string]*attachment{}, sessions: map[*session]bool{},
 		cut: map[string]bool{}, judged: map[string]bool{}, lies: map[string]int{}, slow: map[string]time.Duration{}}}
 	s.work.Add(1)

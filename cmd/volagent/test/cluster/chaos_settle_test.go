@@ -86,8 +86,11 @@ func (s *station) look(ctx context.Context, holds map[string]bool) (map[string]a
 	}
 	for id := range volumes {
 		v, warnings, err := s.client.AnyVolume(ctx, id)
-		if err != nil || len(warnings) > 0 {
-			return nil, fmt.Errorf("volume %s: %v, %v", id, err, warnings)
+		if err != nil {
+			return nil, err
+		}
+		if len(warnings) > 0 {
+			return nil, fmt.Errorf("the status of %s is not complete: %q", id, warnings)
 		}
 		holds[id] = slices.ContainsFunc(v.Holds, func(h api.Hold) bool { return h.Host == s.Name })
 	}

@@ -199,7 +199,7 @@ func (s *station) output(cmd *exec.Cmd) (string, error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	s.power.RLock()
-	err := s.Host.Enter(cmd.Start)
+	err := s.Enter(cmd.Start)
 	s.power.RUnlock()
 	if err != nil {
 		return "", err
