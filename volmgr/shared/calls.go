@@ -29,7 +29,9 @@ func (c AnnouncedCall) value() Call {
 // BeginAttachmentCall returns the transaction that announces a ControllerPublishVolume or
 // ControllerUnpublishVolume under a hold of the host. The agent makes the call only after this
 // transaction, because etcd alone says whether the host still has the hold. An earlier call of the
-// same host is replaced: the record on the host already waits for its late effects.
+// same host is replaced: the record on the host already waits for its late effects. After a restore of the
+// store, the storage may be attached to another host instead, so the host does not attach the volume again
+// until a person resumes the cluster.
 func (s Situation) BeginAttachmentCall(c AnnouncedCall) (Txn, error) {
 	if err := s.checkHold(c.Asker, c.Operation); err != nil {
 		return Txn{}, err
@@ -37,11 +39,13 @@ func (s Situation) BeginAttachmentCall(c AnnouncedCall) (Txn, error) {
 	if err := s.checkNoOtherCall(c); err != nil {
 		return Txn{}, err
 	}
-	if c.Call == call.ControllerPublish && len(s.Use.Value.Rivals) > 0 {
-		return Txn{}, s.conflict()
+	hold := s.Hold.Value
+	if c.Call == call.ControllerPublish {
+		if err := s.checkAlone(hold.Access, hold.Reader); err != nil {
+			return Txn{}, err
+		}
 	}
 
-	hold := s.Hold.Value
 	hold.NodeID, hold.Attachment, hold.By = c.NodeID, Attaching, ""
 	if hold.Late == c.Node {
 		hold.Late = "" // the call of this host has ended, because the host makes the next one

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -208,19 +209,19 @@ func (u Use) same(o Use) bool {
 	return u.Access == o.Access && u.Holder == o.Holder && u.Since.Equal(o.Since) && u.Generation == o.Generation && slices.Equal(u.Rivals, o.Rivals)
 }
 
-// rival reports whether a host is a rival.
-func (u Use) rival(node string) bool {
-	return slices.ContainsFunc(u.Rivals, func(r Rival) bool { return r.Host == node })
-}
-
 // CheckVerified returns an error if a host must not use the hold that it has, although the store shows
 // the hold. The host asks after a reboot or a lost answer, so nothing of the volume is mounted. After
 // a restore, another host may use the volume.
-func (s Situation) CheckVerified(a Ask) error {
+func (s Situation) CheckVerified(a Ask) error { return s.checkAlone(a.Access, a.Reader) }
+
+// checkAlone returns an error if another host may use the volume since a restore of the store, in a way that
+// excludes the asking host. The store may lack the hold of that host until the host has registered. After that,
+// one of both hosts is a rival.
+func (s Situation) checkAlone(access call.AccessMode, reader bool) error {
 	switch {
-	case s.Use.Value.rival(a.Node):
+	case len(s.Use.Value.Rivals) > 0:
 		return s.conflict()
-	case s.Meta.Value.Suspended != "" && holds(a.Access, a.Reader):
+	case s.Meta.Value.Suspended != "" && holds(access, reader):
 		return s.suspended()
 	default:
 		return nil

@@ -108,6 +108,37 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
+// TestAloneAfterRestore checks that a host does not begin to use a volume again, under a hold that the store shows,
+// while another host may use the volume since a restore. The host may be the holder, and the other one its rival.
+func TestAloneAfterRestore(t *testing.T) {
+	for name, c := range map[string]struct {
+		access  call.AccessMode
+		change  func(*Situation)
+		refused bool
+	}{
+		"the only host":            {call.SingleNodeWriter, func(*Situation) {}, false},
+		"suspended":                {call.SingleNodeWriter, func(s *Situation) { s.Meta.Value.Suspended = "restored" }, true},
+		"suspended, several hosts": {call.MultiNodeMultiWriter, func(s *Situation) { s.Meta.Value.Suspended = "restored" }, false},
+		"a rival": {call.SingleNodeWriter, func(s *Situation) {
+			s.Use.Value.Rivals = []Rival{{Host: "b", Access: call.SingleNodeWriter}}
+		}, true},
+	} {
+		s := lostVolume(fenceOf(NodeReady, "")).Situation
+		s.Hold.Value.Access, s.Use.Value.Access = c.access, c.access
+		c.change(&s)
+		who := Asker{Node: "a", Incarnation: 5, Era: Era{Epoch: 1}}
+		if err := s.CheckVerified(Ask{Asker: who, Operation: "op", Access: c.access}); (err != nil) != c.refused {
+			t.Errorf("%s: verify: %v", name, err)
+		}
+		for method, refused := range map[call.Method]bool{call.ControllerPublish: c.refused, call.ControllerUnpublish: false} {
+			_, err := s.BeginAttachmentCall(AnnouncedCall{Asker: who, Operation: "op", Call: method, Target: "a", NodeID: "id-a"})
+			if (err != nil) != refused {
+				t.Errorf("%s: %s: %v", name, method, err)
+			}
+		}
+	}
+}
+
 // TestMissing names the hosts that have not registered in an epoch. A proof counts only for the whole host,
 // and only in its own epoch.
 func TestMissing(t *testing.T) {
