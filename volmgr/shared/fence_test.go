@@ -317,9 +317,9 @@ func TestDetachProof(t *testing.T) {
 		if p := proofAfter(t, dropped); p.Kind != ProvenDetach || !p.Has("db") || len(p.Drops) != 1 {
 			t.Errorf("%s: the proof is %+v", name, p)
 		}
-		for _, key := range []string{HoldKey("a", "db"), UseKey("db"), CallKey("db"), VolumeKey("db"), NodeKey("a"), FencedKey("a", 5)} {
-			if !compares(dropped, key) {
-				t.Errorf("%s: the drop does not compare %s", name, key)
+		for _, key := range []string{MetaKey, HoldKey("a", "db"), UseKey("db"), CallKey("db"), VolumeKey("db"), NodeKey("a"), NodeKey("b"), LiveKey("a"), FencedKey("a", 5)} {
+			if !compares(begun, key) || !compares(dropped, key) {
+				t.Errorf("%s: the begin or the drop does not compare %s", name, key)
 			}
 		}
 	}
@@ -412,6 +412,10 @@ func TestDropProven(t *testing.T) {
 		"only detached volumes": {func(l *Lost) { l.Fence.Node.Value.Fencing.Proven = "" }, ErrFencedElsewhere, ""},
 		"an earlier epoch":      {func(l *Lost) { l.Fence.Node.Value.Fencing.Era = Era{} }, ErrFencedElsewhere, ""},
 		"takeover: never":       {func(l *Lost) { l.Situation.Volume.Value.Volume.Takeover = volume.TakeoverNever }, volume.ErrRefused, ""},
+		"alive":                 {func(l *Lost) { l.Fence.Live = stored(LiveKey("a"), Live{}) }, volume.ErrRefused, ""},
+		"suspended":             {func(l *Lost) { l.Fence.Meta.Value.Suspended = "restored" }, volume.ErrRefused, ""},
+		"reads do not fit":      {func(l *Lost) { l.Situation.Node.Mod++ }, ErrNotReady, ""},
+		"the meta do not fit":   {func(l *Lost) { l.Situation.Meta.Mod++ }, ErrNotReady, ""},
 		"never, by a person": {func(l *Lost) {
 			l.Situation.Volume.Value.Volume.Takeover, l.Fence.Node.Value.Fencing.Proven = volume.TakeoverNever, ProvenPerson
 		}, nil, "b"},
@@ -432,6 +436,14 @@ func TestDropProven(t *testing.T) {
 		detaches := left.Target == "a" && left.Call == call.ControllerUnpublish && left.TakenOver(c.call)
 		if err != nil || after.Hold.Exists() || after.Call.Exists() != (c.call != "") || c.call != "" && !detaches {
 			t.Errorf("%s: after the drop: %+v, the call %+v, %v", name, after.Hold, left, err)
+		}
+		if p := proofAfter(t, txn); !p.Has("db") || len(p.Drops) != 1 || p.Drops[0].Kind != l.Fence.Node.Value.Fencing.Proven {
+			t.Errorf("%s: the proof is %+v", name, p)
+		}
+		for _, key := range []string{MetaKey, HoldKey("a", "db"), UseKey("db"), CallKey("db"), VolumeKey("db"), NodeKey("a"), NodeKey("b"), LiveKey("a"), FencedKey("a", 5)} {
+			if !compares(txn, key) {
+				t.Errorf("%s: the drop does not compare %s", name, key)
+			}
 		}
 	}
 
@@ -495,6 +507,14 @@ func TestNoteLate(t *testing.T) {
 		sit, aerr := Situation{id: "db", Hold: o.Hold, Call: o.Call}.After(txn, 20)
 		if err != nil || aerr != nil || sit.Hold.Value.Late != c.late || sit.Call.Value.Mounted {
 			t.Errorf("%s: the hold becomes %+v, the call %+v, %v", name, sit.Hold.Value, sit.Call.Value, err)
+		}
+
+		// The target itself takes the call back.
+		o.Meta, o.Node, o.node = stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), stored(NodeKey("a"), Node{Incarnation: 3, State: NodeReady}), "a"
+		txn, err = o.Reclaim(Asker{Node: "a", Incarnation: 3, Era: Era{Epoch: 1}})
+		sit, aerr = Situation{id: "db", Hold: o.Hold, Call: o.Call}.After(txn, 20)
+		if err != nil || aerr != nil || sit.Hold.Value.Late != c.late || sit.Call.Value.Executor != "a" {
+			t.Errorf("%s, taken back: the hold becomes %+v, the call %+v, %v", name, sit.Hold.Value, sit.Call.Value, err)
 		}
 	}
 }

@@ -2,7 +2,9 @@ package shared
 
 import (
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -45,6 +47,62 @@ func TestConfirm(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// TestGiveUp checks the end of a hold while controller calls are in flight. The host ends its own call with the
+// hold, and waits for the call of another host for its attachment. If it has no such hold, the transaction only
+// raises the generation, so that a late admission fails.
+func TestGiveUp(t *testing.T) {
+	own := Call{Executor: "a", Target: "a", Incarnation: 5, Call: call.ControllerUnpublish}
+	lent, expand := own, own
+	lent.Executor = "b"
+	expand.Executor, expand.Target, expand.Call = "b", "", call.ControllerExpand
+	for name, c := range map[string]struct {
+		operation string
+		call      *Call
+		change    func(*Situation)
+		want      string // the operations; empty for a refusal
+		compared  string // a key
+	}{
+		"held":                       {"op", nil, nil, "+use/db -holds/a/db -users/db/a", HoldKey("a", "db")},
+		"held, with its own call":    {"op", &own, nil, "+use/db -calls/db -holds/a/db -users/db/a", CallKey("db")},
+		"held, with another's call":  {"op", &lent, nil, "", ""},
+		"held, with an expansion":    {"op", &expand, nil, "+use/db -holds/a/db -users/db/a", HoldKey("a", "db")},
+		"another hold":               {"late", nil, nil, "+use/db", UseKey("db")},
+		"another hold, with a call":  {"late", &own, nil, "+use/db -calls/db", CallKey("db")},
+		"another hold, with another": {"late", &lent, nil, "", ""},
+		"no hold": {"op", nil, func(s *Situation) {
+			s.Hold, s.Use.Value = Entry[Hold]{KV: KV{Key: HoldKey("a", "db")}}, Use{Generation: 1}
+		}, "+use/db", HoldKey("a", "db")},
+		"one of two users": {"op", nil, func(s *Situation) {
+			s.Use.Value = Use{Access: call.MultiNodeMultiWriter}
+			s.Users = []Entry[User]{stored(UserKey("db", "a"), User{}), stored(UserKey("db", "b"), User{})}
+		}, "-holds/a/db -users/db/a", UserKey("db", "b")},
+		"the last user": {"op", nil, func(s *Situation) {
+			s.Use.Value = Use{Access: call.MultiNodeMultiWriter}
+			s.Users = []Entry[User]{stored(UserKey("db", "a"), User{})}
+		}, "+use/db -holds/a/db -users/db/a", Users("db").Key},
+	} {
+		s := lostVolume(fenceOf(NodeReady, "")).Situation
+		if c.call != nil {
+			s.Call = stored(CallKey("db"), *c.call)
+		}
+		if c.change != nil {
+			c.change(&s)
+		}
+		txn, err := s.GiveUp(Asker{Node: "a", Incarnation: 5, Era: Era{Epoch: 1}}, c.operation, time.Unix(9, 0))
+		if got := strings.Join(keysOf(txn), " "); got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s: got %q, %v\nwant %q", name, got, err, c.want)
+		}
+		if err != nil {
+			continue
+		}
+		for _, key := range []string{MetaKey, NodeKey("a"), UseKey("db"), c.compared} {
+			if !compares(txn, key) {
+				t.Errorf("%s: the transaction does not compare %s", name, key)
+			}
 		}
 	}
 }
