@@ -32,6 +32,7 @@ const (
 	end     jobKind = "end"
 	extra   jobKind = "announce a detach"
 	missing jobKind = "mark a missing attachment"
+	handing jobKind = "hand a call over"
 )
 
 // cleans adds the states after the next step of the cleaning on a host.
@@ -43,6 +44,12 @@ func (s state) cleans(v variant, x int, add emit) {
 			s.pass(v, x, add)
 		}
 	case detach:
+		if s.left.lends > 0 && h.clean.one.Taken {
+			lent := s
+			lent.left.lends--
+			lent.hosts[x].clean.kind = handing
+			add(lent, "cannot make a detach", x)
+		}
 		y := slices.Index(names[:], h.clean.one.Target)
 		s.checkCall(x, y, s.taker(x))
 		s.send(x, y, false, add, func(s *state, err *volume.CallError) {
@@ -69,6 +76,9 @@ func (s *state) taker(x int) shared.Asker {
 func (s state) pass(v variant, x int, add emit) {
 	h := &s.hosts[x]
 	e := get[shared.Call](s.store, shared.CallKey(id))
+	if s.meta().Suspended != "" {
+		return // the keys may be older than the storage
+	}
 	if !e.Exists() {
 		s.compareAttachments(v, x, add)
 		return
@@ -120,6 +130,8 @@ func (s state) cleanTurn(x int) turn {
 			return t, 0, err
 		case end:
 			return noToken(o.EndTakenOver(j.who))
+		case handing:
+			return noToken(o.HandOver(j.who))
 		case extra:
 			return noToken(o.BeginUnpublish(j.who, j.one.NodeID, deadline, now))
 		default:
@@ -128,7 +140,7 @@ func (s state) cleanTurn(x int) turn {
 	}
 	return turn{decide: decide, done: func(s *state, err error, _ int64, _ bool) {
 		is := &s.hosts[x].clean
-		if err != nil || is.reclaimed || j.kind == end || j.kind == missing {
+		if err != nil || is.reclaimed || j.kind == end || j.kind == missing || j.kind == handing {
 			*is = job{}
 			return
 		}

@@ -24,6 +24,8 @@ var fair = slices.Concat([]source{
 	perHost("volume", func(s state, v variant, x int, add emit) { s.steps(v, x, add) }),
 	perHost("fencing", func(s state, v variant, x int, add emit) { s.fences(v, x, add) }),
 	perHost("person", func(s state, _ variant, x int, add emit) { s.declares(x, add) }),
+	perHost("processes", state.frees), perHost("quarantine", state.quarantines), perHost("move", state.moves),
+	[]source{{"resume", state.resumes}}, perHost("conflict", state.resolves),
 )
 
 // perHost returns one source for each host.
@@ -98,6 +100,8 @@ func (s state) registers(v variant, x int, add emit) {
 	h := &s.hosts[x]
 	switch {
 	case !h.up:
+	case h.reg.stage != "":
+		s.turn(x, registering, h.who, string(h.reg.stage), s.register(v, x), add)
 	case h.reg.self.Node != "":
 		s.turn(x, registering, shared.Asker{}, "registration", s.register(v, x), add)
 	case h.registered && !s.alive(x):
@@ -132,7 +136,7 @@ func (s state) compares(v variant, x int, add emit) {
 }
 
 // faults are the events that a budget limits.
-var faults = []source{{"claims", state.wishes}, {"failures", state.fails}}
+var faults = []source{{"claims", state.wishes}, {"failures", state.fails}, {"orders", state.orders}, {"backups", state.backups}}
 
 // wishes adds the states after a change of intent.
 func (s state) wishes(v variant, add emit) {

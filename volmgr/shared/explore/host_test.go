@@ -35,7 +35,8 @@ type variant struct {
 	stage  bool
 	lists  bool // the driver lists the nodes to which the volume is attached
 	fence  plugin.Fence
-	least  int // the least number of states that the exploration must find
+	least  int      // the least number of states that the exploration must find
+	also   []budget // further budgets of the quick form, which have too many states for other variants
 }
 
 // step is the step of the volume that an agent is making.
@@ -130,10 +131,11 @@ func (s *state) do(v variant, x int, a volume.Action) volume.Outcome {
 		return made(&h.staged, 1)
 	case call.NodePublish:
 		return made(&h.target, 2)
-	case call.NodeUnstage:
-		h.staged = false
-	case call.NodeUnpublish:
-		h.target = false
+	case call.NodeUnstage, call.NodeUnpublish:
+		if h.stuck {
+			return volume.Outcome{Err: errRefused}
+		}
+		h.staged, h.target = h.staged && a.Kind != call.NodeUnstage, h.target && a.Kind != call.NodeUnpublish
 	case volume.Prove:
 		if h.mounted() {
 			s.bad = "the proof of unmount fails"
@@ -258,6 +260,9 @@ func (s *state) compare(v variant, x int) {
 	is := h.rec.Node.Hold
 	switch {
 	case h.has() && is.State == volume.Present && !is.Lost && !s.shows(x):
+		if s.meta().Suspended != "" || is.Token.Epoch != s.meta().Epoch {
+			break // after a restore, a missing hold proves nothing
+		}
 		if !s.proven(x, is.Token.Revision) {
 			s.bad = fmt.Sprintf("host %s has lost its hold, and the store has no proof", names[x])
 		}
@@ -265,7 +270,7 @@ func (s *state) compare(v variant, x int) {
 	case h.has() && e.Exists() && e.Value.By != "" && e.Value.Operation == is.Operation:
 		h.rec, _ = volume.DoubtAttachment(h.rec, e.Value.Operation)
 	}
-	if !e.Exists() || h.has() && (is.Operation == e.Value.Operation || h.rec.Held()) {
+	if !e.Exists() || h.has() && (is.Operation == e.Value.Operation || h.rec.Held()) || s.meta().Suspended != "" {
 		return
 	}
 	h.rec = volume.Unexplained(v.volume(), volume.Hold{State: volume.Unknown, Operation: e.Value.Operation, Access: e.Value.Access, Since: now},
@@ -292,12 +297,13 @@ func (s *state) crash(x int, off bool) {
 			s.net = append(slices.Clone(s.net), *one)
 		}
 	}
+	h.ended = h.ended && !h.up
 	h.up, h.registered, h.admitted, h.off = false, false, false, h.off || off
 	h.step, h.clean, h.fence, h.reg, h.sent = step{}, job{}, job{}, registration{}, [actors]*sent{}
 	h.who = shared.Asker{}
-	h.rec.Node.Proven = false
+	h.rec.Node.Proven, h.rec.Node.Hold.Before = false, volume.Kept{}
 	if off {
-		h.staged, h.target, h.dead = false, false, false
+		h.staged, h.target, h.dead, h.stuck = false, false, false, false
 	}
 }
 
@@ -305,11 +311,18 @@ func (s *state) crash(x int, off bool) {
 func (s *state) start(x int) {
 	h := &s.hosts[x]
 	after := volume.Crashed
+	switch {
+	case h.off && h.ended:
+		after = volume.Shut
+	case h.off:
+		after = volume.Rebooted
+	case h.ended:
+		after = volume.Stopped
+	}
 	if h.off {
 		h.boot++
-		after = volume.Rebooted
 	}
-	h.off, h.up = false, true
+	h.off, h.ended, h.up = false, false, true
 	if h.has() {
 		h.rec, _ = volume.Loaded(h.rec, after, false)
 	}

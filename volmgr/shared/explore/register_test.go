@@ -9,7 +9,19 @@ import (
 )
 
 // registration is a registration that an agent is making.
-type registration struct{ self shared.Self }
+type registration struct {
+	self  shared.Self
+	stage regStage
+}
+
+// regStage is the stage of a registration. The empty stage is the registration itself. The others follow in a
+// new epoch of the cluster.
+type regStage string
+
+const (
+	reclaiming regStage = "write of the hold in the new epoch"
+	settling   regStage = "end of the registration in the new epoch"
+)
 
 // show shows that a fenced host is back, and forgets the volumes that other hosts have taken over.
 func (s *state) show(x int) {
@@ -43,7 +55,10 @@ func (s *state) arrive(x int) bool {
 		s.show(x)
 		a = s.arrival(x)
 		lost := h.has() && h.rec.Node.Hold.Lost && h.rec.Mounted()
-		self.Undone, self.Quarantined = a.Node.Value.State == shared.NodeFenced && !lost, nil
+		self.Undone, self.Quarantined = a.Node.Value.State == shared.NodeFenced && (!lost || h.stuck), nil
+		if lost && h.stuck {
+			self.Quarantined = []string{id} // the host has tried to unmount it for some time
+		}
 	}
 
 	self.Registration = fmt.Sprintf("reg-%s%d", names[x], h.regs)
@@ -60,12 +75,19 @@ func (s *state) arrive(x int) bool {
 	h.regs++
 	h.member = h.member.Intends(self.Registration)
 	self.Member = h.member
-	h.reg = registration{self}
+	h.reg = registration{self: self}
 	return true
 }
 
-// register is the transaction of a registration.
+// register is the transaction of the present stage of a registration.
 func (s *state) register(v variant, x int) turn {
+	switch s.hosts[x].reg.stage {
+	case reclaiming:
+		return s.reclaimTurn(v, x)
+	case settling:
+		return s.settleTurn(v, x)
+	}
+
 	incarnation := uint64(0)
 	return turn{
 		decide: func(s *state) (shared.Txn, int64, error) {
@@ -80,18 +102,27 @@ func (s *state) register(v variant, x int) turn {
 		},
 		done: func(s *state, err error, _ int64, _ bool) {
 			h := &s.hosts[x]
-			h.reg = registration{}
 			if err != nil {
+				h.reg = registration{}
 				return
 			}
+			h.reg.stage = reclaiming
 			if incarnation == 0 {
 				incarnation = s.node(x).Value.Incarnation
 			}
 			m := s.arrival(x).Meta.Value
 			h.member.ClusterID, h.member.Era, h.member.Incarnation, h.member.DataDir = m.ClusterID, m.Era(), incarnation, "dir"
 			h.who = shared.Asker{Node: names[x], Incarnation: incarnation, Era: m.Era()}
-			h.registered, h.admitted = true, false
-			s.compare(v, x)
+			if !s.arrival(x).Unsettled() {
+				s.serve(v, x)
+			}
 		},
 	}
+}
+
+// serve ends a registration. From now on, the agent makes the steps that need the cluster.
+func (s *state) serve(v variant, x int) {
+	h := &s.hosts[x]
+	h.reg, h.registered, h.admitted = registration{}, true, false
+	s.compare(v, x)
 }

@@ -16,7 +16,8 @@ func (s *state) check() string {
 		return "I1: both hosts can write"
 	}
 	for x, name := range names {
-		if s.writes(x) && !s.store.has(shared.HoldKey(name, id)) {
+		settled := s.node(x).Value.Era == s.meta().Era() // before that, a restored store may lack the hold
+		if s.writes(x) && settled && !s.store.has(shared.HoldKey(name, id)) {
 			return "I1: host " + name + " can write without a hold"
 		}
 	}
@@ -28,6 +29,14 @@ func (s *state) check() string {
 func (s *state) unclean(v variant, all bool) string {
 	if c := get[shared.Call](s.store, shared.CallKey(id)); c.Exists() {
 		return "a call is announced"
+	}
+	switch {
+	case s.store.has(shared.MoveKey(id)):
+		return "the volume is being moved"
+	case s.meta().Suspended != "":
+		return "the cluster is suspended"
+	case len(get[shared.Use](s.store, shared.UseKey(id)).Value.Rivals) > 0:
+		return "two hosts use the volume"
 	}
 
 	holder, wanted := -1, false
@@ -48,6 +57,8 @@ func (s *state) unclean(v variant, all bool) string {
 			return fmt.Sprintf("host %s is attached without a hold, although no paused agent has sent a call", name)
 		case !h.up || !h.registered || n.State != shared.NodeReady:
 			return fmt.Sprintf("host %s is %s, and not registered", name, n.State)
+		case len(n.Quarantined) > 0:
+			return fmt.Sprintf("host %s shows a lost volume", name)
 		case h.mounted() != held:
 			return fmt.Sprintf("host %s has the volume mounted: %t, and has a hold: %t", name, h.mounted(), held)
 		case held && !h.wants():

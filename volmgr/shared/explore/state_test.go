@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -33,6 +34,8 @@ type state struct {
 	attaches bool    // the storage gives access only to attached hosts
 	stray    [2]bool // a paused agent has sent a call after another host had taken it over
 
+	backup []shared.KV // of the store; nil if there is none
+
 	bad string // the rule that the last event has violated
 }
 
@@ -48,6 +51,24 @@ type budget struct {
 	races    uint8 // transactions that the store executes later than they were decided
 	persons  uint8 // 1 if a person states that a host without power is off
 	hooks    uint8 // that switch a host off
+	stops    uint8 // of an agent, in order
+	sticks   uint8 // processes that keep the volume mounted
+	lends    uint8 // detaches that a host cannot make, and hands over
+	moves    uint8 // of the volume, by a person
+	restores uint8 // of the store from a backup
+}
+
+// String lists the events of a budget.
+func (b budget) String() string {
+	type plain budget // without this method
+	text := strings.NewReplacer("{", "", "}", "", "mounted:true", "mounted", "mounted:false", "").Replace(fmt.Sprintf("%+v", plain(b)))
+	var parts []string
+	for part := range strings.FieldsSeq(text) {
+		if !strings.HasSuffix(part, ":0") {
+			parts = append(parts, strings.ReplaceAll(part, ":", "="))
+		}
+	}
+	return strings.Join(parts, ",")
 }
 
 // host is one host with its agent.
@@ -58,6 +79,8 @@ type host struct {
 	staged bool
 	target bool
 	dead   bool // the mounts return errors, because the storage has no access for the host
+	stuck  bool // a process uses the mounts, so they cannot be unmounted
+	ended  bool // the last agent was stopped in order
 
 	rec    volume.Record // without an id if the agent has no record of the volume
 	member shared.Membership
@@ -170,15 +193,11 @@ func (s *state) key() (key, []int64) {
 	k := &keyOf{b: make([]byte, 0, 4096), revs: make([]int64, 0, 64)}
 	k.rev(0)
 	l := s.left
-	k.b = append(k.b, l.claims, l.releases, l.faults, l.crashes, l.outages, l.leases, l.races, l.persons, l.hooks)
+	k.b = append(k.b, l.claims, l.releases, l.faults, l.crashes, l.outages, l.leases, l.races, l.persons, l.hooks, l.stops, l.sticks, l.lends, l.moves, l.restores)
 	k.bits(s.attached[0], s.attached[1], s.stray[0], s.stray[1])
 	k.rev(s.token)
-	for _, kv := range s.store.kvs {
-		k.text(kv.Key)
-		k.text(string(kv.Value))
-		k.rev(kv.Create)
-		k.rev(kv.Mod)
-	}
+	k.kvs(s.store.kvs)
+	k.kvs(s.backup)
 
 	for i := range s.hosts {
 		k.host(&s.hosts[i])
@@ -210,10 +229,11 @@ func (s *state) rank(revs []int64) {
 		return int64(i)
 	}
 	s.token = of(s.token)
-	s.store.kvs = slices.Clone(s.store.kvs)
-	for i := range s.store.kvs {
-		kv := &s.store.kvs[i]
-		kv.Create, kv.Mod = of(kv.Create), of(kv.Mod)
+	s.store.kvs, s.backup = slices.Clone(s.store.kvs), slices.Clone(s.backup)
+	for _, kvs := range [][]shared.KV{s.store.kvs, s.backup} {
+		for i := range kvs {
+			kvs[i].Create, kvs[i].Mod = of(kvs[i].Create), of(kvs[i].Mod)
+		}
 	}
 	s.store.rev = int64(len(revs))
 	ranked := func(one sent) sent {
@@ -240,6 +260,16 @@ func (s *state) rank(revs []int64) {
 	}
 }
 
+func (k *keyOf) kvs(all []shared.KV) {
+	k.num(uint64(len(all)))
+	for _, kv := range all {
+		k.text(kv.Key)
+		k.text(string(kv.Value))
+		k.rev(kv.Create)
+		k.rev(kv.Mod)
+	}
+}
+
 func (k *keyOf) txn(t shared.Txn) {
 	k.num(uint64(len(t.If)))
 	for _, c := range t.If {
@@ -256,11 +286,12 @@ func (k *keyOf) txn(t shared.Txn) {
 }
 
 func (k *keyOf) host(h *host) {
-	k.bits(h.off, h.up, h.staged, h.target, h.dead, h.registered, h.admitted)
+	k.bits(h.off, h.up, h.staged, h.target, h.dead, h.stuck, h.ended, h.registered, h.admitted)
 	k.b = append(k.b, h.boot, h.claims, h.regs)
 	k.asker(h.who)
 	k.record(h.rec)
 	k.num(h.member.Incarnation)
+	k.num(uint64(h.member.Epoch))
 	k.num(uint64(len(h.member.Registrations)))
 	k.text(string(h.step.kind))
 	k.text(string(h.step.action.Kind))
@@ -268,7 +299,7 @@ func (k *keyOf) host(h *host) {
 	k.asker(h.step.who)
 	k.job(h.clean)
 	k.job(h.fence)
-	k.text(h.reg.self.Registration)
+	k.text(h.reg.self.Registration + string(h.reg.stage))
 	for i, one := range h.sent {
 		if one != nil {
 			k.num(uint64(i))
@@ -283,6 +314,7 @@ func (k *keyOf) host(h *host) {
 
 func (k *keyOf) asker(a shared.Asker) {
 	k.num(a.Incarnation)
+	k.num(uint64(a.Era.Epoch))
 }
 
 func (k *keyOf) job(j job) {
@@ -305,6 +337,7 @@ func (k *keyOf) record(r volume.Record) {
 	}
 	k.bits(ok, c.Wanted, n.Proven, n.Mount != nil, c.Mount != nil, n.Uses.Attach, n.Uses.Stage, n.Mode != nil, h.Confirmed, h.Lost, h.Unverified, h.Before.Confirmed)
 	k.rev(h.Token.Revision)
+	k.num(uint64(h.Token.Epoch))
 	for _, w := range n.Watches {
 		k.text("w" + w.Path)
 		k.bits(w.Undo, w.Attachment)

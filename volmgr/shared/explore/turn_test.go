@@ -103,8 +103,14 @@ func (s *state) commit(t shared.Txn, who shared.Asker) (done bool) {
 			}
 		}
 	}
-	if holds > 1 {
+	if holds > 1 && len(get[shared.Use](now, shared.UseKey(id)).Value.Rivals) == 0 {
 		s.bad = "I1: two hosts have a hold"
+	}
+	for _, op := range t.Then {
+		kind, _, _ := strings.Cut(op.Key, "/")
+		if leased := kind == "live" || kind == "moves"; op.Kind == shared.OpPut && op.Lease != 0 && !leased {
+			s.bad = "I2: the key " + op.Key + " ends with a lease"
+		}
 	}
 	return true
 }
@@ -208,7 +214,11 @@ func (s state) acquireTurn(v variant, x int, finish func(*state, volume.Outcome)
 			h := &s.hosts[x]
 			if err == nil {
 				h.admitted = executed && v.attach
-				finish(s, volume.Outcome{Token: volume.Token{Epoch: 1, Revision: revision}, Since: now})
+				token := volume.Token{Epoch: s.meta().Epoch, Revision: revision}
+				if executed {
+					token.Epoch = who.Era.Epoch
+				}
+				finish(s, volume.Outcome{Token: token, Since: now})
 				return
 			}
 			if e := s.situation(x).Hold; e.Exists() && e.Value.Operation != h.rec.Node.Hold.Operation {
@@ -228,8 +238,8 @@ func (s *state) checkedHold(x int, err error) volume.Outcome {
 		return volume.Outcome{}
 	}
 	h := &s.hosts[x]
-	if errors.Is(err, shared.ErrHoldLost) {
-		if is := h.rec.Node.Hold; !is.Lost && !s.proven(x, is.Token.Revision) {
+	if errors.Is(err, shared.ErrHoldLost) && s.meta().Suspended == "" {
+		if is := h.rec.Node.Hold; !is.Lost && is.State != volume.Unknown && !s.proven(x, is.Token.Revision) {
 			s.bad = fmt.Sprintf("host %s has lost its hold, and the store has no proof", names[x])
 		}
 		s.lose(x)
