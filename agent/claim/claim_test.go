@@ -255,7 +255,7 @@ func TestNoWait(t *testing.T) {
 }
 
 // TestWithdrawn checks that a call detaches the claim that it made if the claim is not mounted in
-// time. The message mentions the detach and gives the reason.
+// time. The message mentions the detach and gives the reason. So each wait ends. (invariant I8)
 func TestWithdrawn(t *testing.T) {
 	stage := volume.Action{Kind: call.NodeStage}
 	stopping, stop := context.WithCancelCause(context.Background())

@@ -189,7 +189,7 @@ func TestRestart(t *testing.T) {
 }
 
 // TestLeaderKilled checks that each acknowledged transaction survives, that DoSure executes each
-// transaction once, and that no update is lost, while members are killed.
+// transaction once, and that no update is lost, while members are killed. (invariant I2)
 func TestLeaderKilled(t *testing.T) {
 	c := etcdtest.Start(t, 3)
 	s := open(t, cluster.Options{Endpoints: c.Endpoints()})

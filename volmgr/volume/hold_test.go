@@ -1,6 +1,7 @@
 package volume_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +96,10 @@ func TestNextHold(t *testing.T) {
 			unmounted(r, o)
 			r.Node.Hold.Confirmed = false
 		}, "confirm-hold  "},
+		{"attached, not confirmed, and an earlier attachment may still arrive", func(r *volume.Record, o *volume.Observed) {
+			unmounted(r, o)
+			r.Node.Hold.Confirmed, r.Node.Watches = false, []volume.Watch{{Attachment: true}}
+		}, "wait watch: an earlier ControllerPublishVolume of unknown outcome may still arrive; the volume is mounted after that"},
 		{"the change of its scope was interrupted, and it is not attached", func(r *volume.Record, o *volume.Observed) {
 			unmounted(r, o)
 			r.Volume.Shared, r.Node.Hold, r.Rescoping, r.Node.Attached = false, volume.Hold{}, true, volume.Absent
@@ -355,6 +360,42 @@ func TestAdmitHold(t *testing.T) {
 		}
 		if n := got.Node; n.Hold.Operation != tt.op || n.Attached != tt.attached {
 			t.Errorf("%s: attached %s, hold %+v", tt.name, n.Attached, n.Hold)
+		}
+	}
+}
+
+// TestClaimUnderHold checks invariant I5: a further claim under the hold of this host takes the same steps while
+// the cluster is away, and none of them needs the cluster.
+func TestClaimUnderHold(t *testing.T) {
+	steps := func(away string) (all []string) {
+		r, o := sharedMounted(t), asMounted()
+		o.Cluster.Away = away
+		r, err := volume.Admit(r, writer("b"), plugin.Info{NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true}}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			a := volume.Next(r, seen(r, o))
+			all = append(all, words(a))
+			if a.Kind == volume.Settled || a.Kind == volume.Wait {
+				break
+			}
+			out := volume.Outcome{}
+			if a.Kind == call.NodePublish {
+				out.Mount = mountID(9)
+				o.Targets["b"] = volume.Sight{Seen: volume.SeenMount, Identity: *out.Mount}
+			}
+			r, _ = volume.Apply(r, a, out)
+		}
+		return all
+	}
+	with, without := steps(""), steps(away)
+	if !slices.Equal(with, without) || with[len(with)-1] != "settled" {
+		t.Errorf("with the cluster: %q, without it: %q", with, without)
+	}
+	for _, kind := range []call.Method{volume.Acquire, volume.Confirm, volume.GiveUp, call.ControllerPublish} {
+		if slices.ContainsFunc(with, func(step string) bool { return strings.HasPrefix(step, string(kind)) }) {
+			t.Errorf("the claim takes the step %s: %q", kind, with)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func here(id, plugin string) volume.Record {
 
 // TestRoom checks a plugin's limit for the number of volumes on one host. Each storage volume with
 // a possible side on this host counts once, even without a claim. The limit must not affect volumes
-// that are already on this host.
+// that are already on this host. (invariant I6)
 func TestRoom(t *testing.T) {
 	claimed := stored("claimed", "p")
 	claimed.Claims = map[string]volume.Claim{"a": {Alloc: "a"}}

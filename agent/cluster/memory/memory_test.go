@@ -48,6 +48,53 @@ func TestFollowGap(t *testing.T) {
 	}
 }
 
+// forgetful is a store that deletes a key, sets another one, and forgets its history before the first watch
+// begins.
+type forgetful struct {
+	shared.Store
+	server *memory.Server
+	began  *bool
+}
+
+func (f forgetful) Watch(ctx context.Context, spans []shared.Span, from int64) <-chan shared.Events {
+	if !*f.began {
+		*f.began = true
+		for _, op := range []shared.Op{shared.Delete("f/old"), shared.Put("f/new", nil)} {
+			if _, err := f.Do(ctx, shared.Txn{Then: []shared.Op{op}}); err != nil {
+				panic(err)
+			}
+		}
+		f.server.Compact(f.server.Revision())
+	}
+	return f.Store.Watch(ctx, spans, from)
+}
+
+// TestFollowCompacted checks invariant I9: Follow delivers a new key and the end of another one, although the
+// store has forgotten both changes before the watch could deliver them.
+func TestFollowCompacted(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	server := memory.New()
+	s := forgetful{server.Open("test"), server, new(bool)}
+	if _, err := s.Do(ctx, shared.Txn{Then: []shared.Op{shared.Put("f/old", nil)}}); err != nil {
+		t.Fatal(err)
+	}
+
+	known, compacted := map[string]bool{}, false
+	err := shared.Follow(ctx, s, []shared.Span{shared.Prefix("f/")}, nil, func(u shared.Update) {
+		compacted = compacted || errors.Is(u.Err, shared.ErrCompacted)
+		for _, c := range u.Changes {
+			known[c.Key] = !c.Deleted
+		}
+		if known["f/new"] && !known["f/old"] {
+			cancel()
+		}
+	})
+	if !compacted || !errors.Is(err, context.Canceled) {
+		t.Errorf("Follow knows %v, and has seen the compaction: %t (%v)", known, compacted, err)
+	}
+}
+
 // TestFaults checks whether and when each fault executes a transaction, and its error.
 func TestFaults(t *testing.T) {
 	for _, c := range []struct {

@@ -77,7 +77,8 @@ func guard(virtual func() int64) (stop func()) {
 }
 
 // TestSimulation lets clusters live through random faults. The storage, the store and the hosts show whether
-// the rules of the cluster hold.
+// the rules of the cluster hold: invariants I1 to I4, I7, I8 and I11. The ends of the faults show I4, which the
+// cheaper tests cannot show.
 func TestSimulation(t *testing.T) {
 	seeds := []uint64{1, 2, 3, 4, 5, 6}
 	if testing.Short() {
