@@ -1,10 +1,6 @@
 package shared
 
 import (
-	"encoding/json"
-	"maps"
-	"reflect"
-	"strings"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
@@ -320,81 +316,4 @@ type Returned struct {
 
 	// Mounted are the shared volumes that the host has mounted, or may have mounted.
 	Mounted []string `json:"mounted,omitempty"`
-}
-
-// Entry is one key with its decoded value.
-type Entry[T any] struct {
-	KV
-	Value T
-
-	// others holds the fields of the value that this release does not know.
-	others map[string]json.RawMessage
-}
-
-// Exists reports whether the key exists.
-func (e Entry[T]) Exists() bool { return e.Mod > 0 }
-
-// changed returns the key after a change. A key that existed keeps the revision of its creation.
-func (e Entry[T]) changed(kv KV) []KV {
-	if e.Exists() && kv.Mod > 0 {
-		kv.Create = e.Create
-	}
-	return []KV{kv}
-}
-
-// Encode returns the stored form of a new value for the key. It keeps the fields of the earlier
-// value that this release does not know, because a newer release may need them.
-func (e Entry[T]) Encode(v T) []byte {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // the values of this package can always be encoded
-	}
-	if len(e.others) == 0 {
-		return raw
-	}
-
-	fields := map[string]json.RawMessage{}
-	_ = json.Unmarshal(raw, &fields) // it is an object, because it was just encoded from a struct
-	for name, other := range e.others {
-		if _, ok := fields[name]; !ok {
-			fields[name] = other
-		}
-	}
-
-	raw, _ = json.Marshal(fields)
-	return raw
-}
-
-// Put returns the operation that sets the key to a new value.
-func (e Entry[T]) Put(v T) Op { return Put(e.Key, e.Encode(v)) }
-
-// Decode returns the entry of a key. It fails if no release of this program writes such a value.
-// For example, the prefix may belong to other data.
-func Decode[T any](kv KV) (Entry[T], error) {
-	e := Entry[T]{KV: kv}
-	if kv.Mod == 0 {
-		return e, nil
-	}
-
-	if err := json.Unmarshal(kv.Value, &e.Value); err != nil {
-		return e, volume.Errorf(volume.ErrRefused, "the value of key %q in etcd is not one of volagent: %v", kv.Key, err).
-			WithHint("does the prefix belong to other data? See cluster.prefix")
-	}
-
-	_ = json.Unmarshal(kv.Value, &e.others) // the value is an object, because it was just decoded to a struct
-	maps.DeleteFunc(e.others, func(name string, _ json.RawMessage) bool { return knows[T](name) })
-	return e, nil
-}
-
-// knows reports whether the struct T has a field with the given name in JSON.
-func knows[T any](name string) bool {
-	t := reflect.TypeFor[T]()
-	for i := range t.NumField() {
-		tag, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if tag == name {
-			return true
-		}
-	}
-
-	return false
 }
