@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/volagent/volagent/agent/hold/move"
-	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/service"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/shared"
@@ -15,8 +14,8 @@ import (
 func (a *Agent) connectMoves(store shared.Store) {
 	a.moves = move.New(move.Options{
 		Store: store, Node: a.node.ID, Asker: a.holds.Asker, Lease: a.holds.Lease, Accepts: a.accepts, Draining: a.db.Draining,
-		Release: func(ctx context.Context, id string) volume.Occupancy { return a.drainer.Release(ctx, id) },
-		Events:  a.events.Add, Log: a.log.Named("cluster"),
+		Freed: a.db.Reserved.Drop, Release: func(ctx context.Context, id string) volume.Occupancy { return a.drainer.Release(ctx, id) },
+		Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 }
 
@@ -39,8 +38,8 @@ func (a *Agent) mover() service.Mover {
 
 // accepts returns an error if no claim on this host could use a shared volume that another host gives up.
 // The result claimed says whether a claim waits for the volume. Such a claim counts for the limit of the
-// plugin already.
-func (a *Agent) accepts(v volume.Volume) (claimed bool, err error) {
+// plugin already. For a volume without a claim, accepts reserves a place.
+func (a *Agent) accepts(ctx context.Context, v volume.Volume) (claimed bool, err error) {
 	if a.db.Draining() {
 		return false, volume.Errorf(volume.ErrRefused, "it is draining").WithRemedy(remedy.Of(remedy.Undrain))
 	}
@@ -63,7 +62,7 @@ func (a *Agent) accepts(v volume.Volume) (claimed bool, err error) {
 		}
 		return false, volume.Errorf(volume.ErrRefused, "an earlier use of the volume there has not ended").WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	}
-	return false, volume.Room(volume.Record{Volume: v}, a.plugins.View(v.PluginID).Info, a.db.Volumes(), records.Leftovers(a.db))
+	return false, a.db.Reserve(ctx, v, a.plugins.View(v.PluginID).Info)
 }
 
 // acceptsPlugin returns an error if the plugin of a volume cannot mount the volume on this host.

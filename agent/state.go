@@ -39,7 +39,7 @@ func (a *Agent) openState(ctx context.Context) error {
 		return err
 	}
 
-	a.db = records.Store{DB: db}
+	a.db = records.Store{DB: db, Reserved: &records.Reservations{}}
 	if err := db.Fault(); err != nil {
 		a.log.Error("the state database cannot be written: nothing can be claimed or changed; claims can be detached, which is kept only in memory. Mount the data dir for writing", "error", err)
 	}

@@ -1,14 +1,19 @@
 package records_test
 
 import (
+	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -138,5 +143,67 @@ func TestLiving(t *testing.T) {
 	}
 	if stored, _ := s.Volume("a"); !stored.Claims["one"].Wanted {
 		t.Error("the stored claim changed")
+	}
+}
+
+// TestReserve checks that one free place of a plugin goes to only one volume, whether claims or moves want it. A
+// claim counts while it waits for a volume of another host. When a reservation ends, its place is free again.
+func TestReserve(t *testing.T) {
+	s := open(t)
+	s.Reserved = &records.Reservations{}
+	p := plugin.Info{ID: "p", Driver: "d", MaxVolumes: 2}
+	put(t, s, record("a"), record("b"), record("c"))
+	if err := s.Update(t.Context(), func(tx *statedb.Tx) error { statedb.Plugins.Put(tx, plugin.Record{ID: p.ID, Info: p}); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	claim := func(id string) error {
+		return s.Change(t.Context(), id, func(r volume.Record) (volume.Record, bool, error) {
+			r.Claims = map[string]volume.Claim{"w": {Alloc: "w", Wanted: true, Target: "/t/" + id}}
+			return r, true, nil
+		})
+	}
+	reserve := func(id string) error { return s.Reserve(t.Context(), record(id).Volume, p) }
+	full := func(what string, err error, names string) {
+		t.Helper()
+		if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), names) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+
+	if err := errors.Join(claim("a"), reserve("x"), reserve("x")); err != nil {
+		t.Fatal(err)
+	}
+	full("a claim beside a reservation", claim("b"), "has 2: a, x (reserved)")
+	full("a reservation beside another", reserve("y"), "has 2: a, x (reserved)")
+	s.Reserved.Drop("x")
+	if err := claim("b"); err != nil {
+		t.Errorf("a claim after the end of a reservation: %v", err)
+	}
+	full("a reservation on a full host", reserve("x"), "has 2: a, b")
+	full("a claim on a full host", claim("c"), "has 2: a, b")
+
+	// Of many claims and reservations at once, exactly one gets the place.
+	s = open(t)
+	s.Reserved = &records.Reservations{}
+	p.MaxVolumes = 1
+	if err := s.Update(t.Context(), func(tx *statedb.Tx) error { statedb.Plugins.Put(tx, plugin.Record{ID: p.ID, Info: p}); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	var got atomic.Int32
+	var all sync.WaitGroup
+	for i := range 8 {
+		claimed, reserved := fmt.Sprint("claimed", i), fmt.Sprint("reserved", i)
+		put(t, s, record(claimed))
+		for _, try := range []func() error{func() error { return claim(claimed) }, func() error { return reserve(reserved) }} {
+			all.Go(func() {
+				if try() == nil {
+					got.Add(1)
+				}
+			})
+		}
+	}
+	all.Wait()
+	if n := got.Load(); n != 1 {
+		t.Errorf("%d volumes have got one place", n)
 	}
 }

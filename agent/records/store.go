@@ -16,7 +16,8 @@ import (
 // Store adapts the state database for agent/claim and most other packages.
 type Store struct {
 	*statedb.DB
-	Notes *notes.Notebook // nil if no notes are kept
+	Notes    *notes.Notebook // nil if no notes are kept
+	Reserved *Reservations
 }
 
 // Draining reports whether the host is being drained. If a claim and a drain arrive at about the
@@ -73,7 +74,7 @@ func (s Store) Change(ctx context.Context, id string, fn func(volume.Record) (vo
 		}
 
 		tx.PutVolume(next)
-		if err := checkVolumeLimit(tx, r, next); err != nil {
+		if err := s.checkVolumeLimit(tx, r, next); err != nil {
 			return err
 		}
 
@@ -113,15 +114,16 @@ func (s Store) Detach(ctx context.Context, id string, fn func(volume.Record) (vo
 	return refused
 }
 
-// checkVolumeLimit returns an error for the first claim of a volume if this host already has as
-// many volumes of the plugin as the plugin allows. For a plugin without a limit, it does not read
-// the other records.
-func checkVolumeLimit(tx *statedb.Tx, r, next volume.Record) error {
+// checkVolumeLimit returns an error for the first claim of a volume if this host already has, or has
+// reserved places for, as many volumes of the plugin as the plugin allows. A claim counts from this moment on,
+// also while it waits for another host. For a plugin without a limit, checkVolumeLimit does not read the other
+// records.
+func (s Store) checkVolumeLimit(tx *statedb.Tx, r, next volume.Record) error {
 	p, _ := statedb.Plugins.Get(tx, r.Volume.PluginID)
 	if len(r.Claims) > 0 || len(next.Claims) == 0 || p.Info.MaxVolumes <= 0 {
 		return nil
 	}
-	return volume.Room(r, p.Info, tx.Volumes(), Leftovers(tx))
+	return volume.Room(r, p.Info, tx.Volumes(), Leftovers(tx), s.Reserved.volumes())
 }
 
 // Leftovers returns the leftover records of all forced deregisters, in the form of volume records.

@@ -417,13 +417,18 @@ func remedyByDetach(r Record) remedy.Remedy {
 // volume here. The limit is NodeGetInfo.max_volumes_per_node of CSI, where 0 means no limit. Each
 // storage volume with a possible side on this host counts once, even if its claims are being
 // detached. The parameter others contains all records, and leftovers contains the records of forced
-// deregisters.
-func Room(r Record, p plugin.Info, others, leftovers []Record) error {
+// deregisters. The volumes in reserved have no side on this host yet, and each of them has a reserved place.
+func Room(r Record, p plugin.Info, others, leftovers []Record, reserved []Volume) error {
 	if p.MaxVolumes <= 0 || r.Held() {
 		return nil
 	}
 
 	here := map[string]string{} // maps the key of each storage volume on this host to a volume id
+	for _, v := range reserved {
+		if v.PluginID == r.Volume.PluginID {
+			here[LeftoverKey(v.Driver, v.ExternalID)] = v.ID + " (reserved)"
+		}
+	}
 	for _, o := range slices.Concat(leftovers, others) {
 		if o.Volume.PluginID == r.Volume.PluginID && o.Held() {
 			here[LeftoverKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID

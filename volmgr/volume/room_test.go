@@ -39,18 +39,24 @@ func TestRoom(t *testing.T) {
 		others []volume.Record
 		owed   []volume.Record
 		full   bool
+
+		reserved []volume.Volume
 	}{
-		{"no limit", 0, stored("new", "p"), []volume.Record{here("a", "p"), here("b", "p")}, nil, false},
-		{"room for one", 2, stored("new", "p"), []volume.Record{here("a", "p"), stored("free", "p")}, nil, false},
-		{"full", 2, stored("new", "p"), []volume.Record{here("a", "p"), claimed}, nil, true},
-		{"of another plugin", 1, stored("new", "p"), []volume.Record{here("a", "q")}, nil, false},
-		{"already here", 1, here("a", "p"), []volume.Record{here("a", "p")}, nil, false},
-		{"owed", 1, stored("new", "p"), nil, []volume.Record{owed}, true},
-		{"owed by the same storage", 1, stored("gone", "p"), []volume.Record{stored("gone", "p")}, []volume.Record{owed}, false},
-		{"owed and here", 2, stored("new", "p"), []volume.Record{same}, []volume.Record{owed}, false},
+		{"no limit", 0, stored("new", "p"), []volume.Record{here("a", "p"), here("b", "p")}, nil, false, nil},
+		{"room for one", 2, stored("new", "p"), []volume.Record{here("a", "p"), stored("free", "p")}, nil, false, nil},
+		{"full", 2, stored("new", "p"), []volume.Record{here("a", "p"), claimed}, nil, true, nil},
+		{"of another plugin", 1, stored("new", "p"), []volume.Record{here("a", "q")}, nil, false, nil},
+		{"already here", 1, here("a", "p"), []volume.Record{here("a", "p")}, nil, false, nil},
+		{"owed", 1, stored("new", "p"), nil, []volume.Record{owed}, true, nil},
+		{"owed by the same storage", 1, stored("gone", "p"), []volume.Record{stored("gone", "p")}, []volume.Record{owed}, false, nil},
+		{"owed and here", 2, stored("new", "p"), []volume.Record{same}, []volume.Record{owed}, false, nil},
+		{"reserved", 1, stored("new", "p"), nil, nil, true, []volume.Volume{stored("b", "p").Volume}},
+		{"reserved for the same volume", 1, stored("new", "p"), nil, nil, false, []volume.Volume{stored("new", "p").Volume}},
+		{"reserved and here", 2, stored("new", "p"), []volume.Record{here("b", "p")}, nil, false, []volume.Volume{stored("b", "p").Volume}},
+		{"reserved for another plugin", 1, stored("new", "p"), nil, nil, false, []volume.Volume{stored("b", "q").Volume}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := volume.Room(tt.r, plugin.Info{MaxVolumes: tt.most}, tt.others, tt.owed)
+			err := volume.Room(tt.r, plugin.Info{MaxVolumes: tt.most}, tt.others, tt.owed, tt.reserved)
 			if full := errors.Is(err, volume.ErrRefused); full != tt.full || err != nil && !full {
 				t.Errorf("%v", err)
 			}
@@ -64,7 +70,7 @@ func TestRoomNames(t *testing.T) {
 	for i := range 7 {
 		others = append(others, here(fmt.Sprint("v", i), "p"))
 	}
-	err := volume.Room(stored("new", "p"), plugin.Info{MaxVolumes: 7}, others, nil)
+	err := volume.Room(stored("new", "p"), plugin.Info{MaxVolumes: 7}, others, nil, nil)
 	if err == nil || !strings.Contains(err.Error(), `plugin "p" can have 7 volumes on this host at once, and has 7: v0, v1, v2, v3, v4 and 2 more`) {
 		t.Errorf("%v", err)
 	}

@@ -41,8 +41,10 @@ type Options struct {
 	Lease func() shared.Lease
 
 	// Accepts returns an error if no claim on this host could use a volume. The result claimed says
-	// whether a claim waits for it.
-	Accepts func(v volume.Volume) (claimed bool, err error)
+	// whether a claim waits for it. Otherwise, Accepts reserves a place for the volume on this host, and Freed
+	// ends the reservation.
+	Accepts func(ctx context.Context, v volume.Volume) (claimed bool, err error)
+	Freed   func(id string)
 
 	// Draining reports whether a person drains this host.
 	Draining func() bool
@@ -152,6 +154,9 @@ func (s *Service) work(ctx context.Context, id string, wake <-chan struct{}) {
 	for {
 		s.mu.Lock()
 		now, ok := s.known[id]
+		if !ok || now.To != s.Node {
+			s.Freed(id)
+		}
 		if !ok || ctx.Err() != nil {
 			delete(s.working, id)
 			s.mu.Unlock()

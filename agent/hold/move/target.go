@@ -27,7 +27,7 @@ func (w *worker) asTarget(ctx context.Context, m shared.Moving) error {
 func (w *worker) answer(ctx context.Context, m shared.Moving) error {
 	def := m.Volume.Value.Volume
 	def.Shared = true
-	claimed, refused := w.Accepts(def)
+	claimed, refused := w.Accepts(ctx, def)
 	reason, fix := words(refused)
 
 	_, err := w.decide(ctx, w.volume, w.from, w.to, func(who shared.Asker, m shared.Moving) (shared.Txn, error) {
@@ -65,6 +65,11 @@ func (w *worker) keep(ctx context.Context, m shared.Moving) error {
 	now := time.Now()
 	if w.accepted.IsZero() {
 		w.accepted = now // an earlier agent of this host has accepted
+		def := m.Volume.Value.Volume
+		def.Shared = true
+		if _, err := w.Accepts(ctx, def); err != nil {
+			w.Log.Warn("cannot reserve a place for a volume that is moved to this host; its claim may be refused", "volume", w.volume, "error", err)
+		}
 	}
 	if w.released.IsZero() && m.Released() {
 		w.released = now
