@@ -140,6 +140,9 @@ func (s *Service) compareQuarantine(ctx context.Context, a shared.Arrival, who s
 	s.mu.Lock()
 	s.quarantined = len(left) > 0
 	s.mu.Unlock()
+	for _, id := range left {
+		s.Wake(id) // the process that used the mount may have ended since the last try to unmount it
+	}
 	if slices.Equal(shown, left) {
 		return nil
 	}
