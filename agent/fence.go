@@ -20,7 +20,7 @@ func (a *Agent) hooks() fenceHooks {
 	return fenceHooks{Agent: a, all: fencehook.New(a.c.FenceDir, a.seams.FenceLimits)}
 }
 
-// Names returns the names of the hooks that can be called.
+// Names returns the names of the hooks that can be called. It logs why others are not called.
 func (h fenceHooks) Names() (names []string) {
 	hooks, err := h.all.Find()
 	if err != nil {
@@ -29,9 +29,27 @@ func (h fenceHooks) Names() (names []string) {
 	for _, hook := range hooks {
 		if hook.Refused != nil {
 			h.log.Error("a fence hook is not called", "hook", hook.Name, "error", hook.Refused)
-			continue
 		}
-		names = append(names, hook.Name)
+	}
+	return namesOf(hooks)
+}
+
+// usable returns the names of the hooks that can be called, for the other hosts. They are read often, so a
+// problem is logged only when a hook is needed.
+func (h fenceHooks) usable() []string {
+	hooks, err := h.all.Find()
+	if err != nil {
+		return nil
+	}
+	return namesOf(hooks)
+}
+
+// namesOf returns the names of the hooks that are not refused.
+func namesOf(hooks []fencehook.Hook) (names []string) {
+	for _, hook := range hooks {
+		if hook.Refused == nil {
+			names = append(names, hook.Name)
+		}
 	}
 	return names
 }

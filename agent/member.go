@@ -198,7 +198,7 @@ func (a *Agent) clusterPassword() (string, error) {
 
 // nodeInfo describes the plugins of this host to the other hosts.
 func (a *Agent) nodeInfo() shared.NodeInfo {
-	info := shared.NodeInfo{Version: api.Version, Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}, Key: a.box.PublicKey()}
+	info := shared.NodeInfo{Version: api.Version, Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}, Key: a.box.PublicKey(), Hooks: a.hooks().usable()}
 	for _, id := range a.plugins.IDs() {
 		view := a.plugins.View(id)
 		p := view.Info

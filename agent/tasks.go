@@ -12,7 +12,6 @@ import (
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/call"
-	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -29,12 +28,15 @@ func (a *Agent) connectTasks(store shared.Store) error {
 	a.tasks = task.New(task.Options{
 		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,
 		Box: box, PeersChanged: a.wakeShared, Overtaken: func(id, node, nodeID string, wait time.Duration) { a.cleaner.Overtaken(id, node, nodeID, wait) },
+		Detached: func(ctx context.Context, v volume.Volume, nodeID string) error {
+			return a.fencer.Unlisted(ctx, v, nodeID)
+		},
 		Log: a.log.Named("cluster"),
 	})
 	a.fencer = fence.New(fence.Options{
-		Store: store, Node: a.node.ID, View: func(v volume.Volume) plugin.View { return a.tasks.Borrow(v, a.plugins.View(v.PluginID)) },
-		Plugin: a.forStep, Secrets: a.secrets.Of, Published: func(ctx context.Context, v volume.Volume) ([]string, bool, error) { return a.cleaner.Published(ctx, v) },
-		Hooks: a.hooks(), Wake: func() { a.cleaner.Wake() }, Events: a.events.Add, Log: a.log.Named("cluster"),
+		Store: store, Node: a.node.ID, Detacher: a.tasks.Detacher,
+		Published: func(ctx context.Context, v volume.Volume) ([]string, bool, error) { return a.cleaner.Published(ctx, v) },
+		Hooks:     a.hooks(), Wake: func() { a.cleaner.Wake() }, Events: a.events.Add, Log: a.log.Named("cluster"),
 	})
 	a.cleaner = clean.New(clean.Options{
 		Store: store, Node: a.node.ID, Asker: a.holds.Asker, View: a.plugins.View, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of,

@@ -113,6 +113,9 @@ type FenceAsked struct {
 	Name string    `json:"name"`
 	By   string    `json:"by"` // the host on which the hook ran
 	At   time.Time `json:"at"`
+
+	// Outcome says how the last request has ended without a proof: "failed", or "cancelled: " and the reason.
+	Outcome string `json:"outcome,omitempty"`
 }
 
 // ClusterPlugin is a plugin of a host.

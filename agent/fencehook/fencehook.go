@@ -284,7 +284,7 @@ func (r *round) each(ctx context.Context) iter.Seq[Hook] {
 	return func(yield func(Hook) bool) {
 		for _, hook := range r.hooks {
 			if ctx.Err() != nil {
-				r.problem("%s", errCancelled)
+				r.problem("%s", cancelled(ctx))
 				return
 			}
 			if !yield(hook) {

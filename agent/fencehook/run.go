@@ -33,7 +33,7 @@ type program struct {
 // one holds the output of the program open.
 func run(ctx context.Context, p program, limit time.Duration) ending {
 	if ctx.Err() != nil {
-		return ending{failure: errCancelled}
+		return ending{failure: cancelled(ctx)}
 	}
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -71,7 +71,7 @@ func run(ctx context.Context, p program, limit time.Duration) ending {
 	case !inTime && ctx.Err() == nil:
 		e.failure = fmt.Errorf("it did not end within %s, and was killed", limit)
 	case !inTime:
-		e.failure = errCancelled
+		e.failure = cancelled(ctx)
 	default:
 		e.code, e.signal = exitOf(cmd)
 	}
@@ -83,6 +83,15 @@ func run(ctx context.Context, p program, limit time.Duration) ending {
 
 // errCancelled means that the caller's context ended before the program did.
 var errCancelled = errors.New("the request was cancelled, or took too long")
+
+// cancelled returns the reason for which the caller's context has ended.
+func cancelled(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, ctx.Err()) {
+		return errCancelled
+	}
+	return fmt.Errorf("the request was cancelled: %w", cause)
+}
 
 // command returns the command that runs the program.
 func (p program) command(stdout, stderr io.Writer) *exec.Cmd {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"reflect"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/shared"
@@ -30,7 +32,7 @@ func (s *publisher) publishInfo(ctx context.Context, refuse context.CancelCauseF
 			continue
 		}
 
-		info := s.Info()
+		info, shown := s.Info(), s.Info() // Keeping changes the first one
 		held, err := s.heldAs(ctx)
 		if err == nil {
 			err = shared.CheckNodeIDs(s.Node, info, held)
@@ -56,10 +58,28 @@ func (s *publisher) publishInfo(ctx context.Context, refuse context.CancelCauseF
 			written = raw
 		}
 
+		s.awaitInfo(ctx, shown)
+	}
+}
+
+// infoEvery is the pause between two looks at the facts about this host of which no event tells, such as its
+// fence hooks.
+const infoEvery = 30 * time.Second
+
+// awaitInfo waits until the plugins of this host change, or something else that it shows to the other hosts. An
+// idle host makes no request for that.
+func (s *publisher) awaitInfo(ctx context.Context, shown shared.NodeInfo) {
+	for look := time.NewTicker(infoEvery); ; {
 		select {
 		case <-ctx.Done():
 		case <-s.plugins:
+		case <-look.C:
+			if reflect.DeepEqual(s.Info(), shown) {
+				continue
+			}
 		}
+		look.Stop()
+		return
 	}
 }
 

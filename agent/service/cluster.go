@@ -253,7 +253,7 @@ func toProof(p shared.Proof) api.FenceProof {
 		out.Drops = append(out.Drops, toDrop(d))
 	}
 	for _, h := range p.Hooks {
-		out.Hooks = append(out.Hooks, api.FenceAsked{Name: h.Name, By: h.By, At: h.At})
+		out.Hooks = append(out.Hooks, api.FenceAsked{Name: h.Name, By: h.By, At: h.At, Outcome: h.Outcome})
 	}
 	return out
 }

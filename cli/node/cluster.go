@@ -118,7 +118,7 @@ func hostScreen(w *bytes.Buffer, out *output.Printer, h *api.ClusterHost) error 
 			lines = append(lines, output.Named("Taken over", d.Volume, d.Kind, output.Since(out.Now(), d.At)+" ago", "by host "+d.By))
 		}
 		for _, hook := range h.Proof.Hooks {
-			lines = append(lines, output.Named("Asked", "hook "+hook.Name, output.Since(out.Now(), hook.At)+" ago", "on host "+hook.By))
+			lines = append(lines, output.Named("Asked", "hook "+hook.Name, output.Since(out.Now(), hook.At)+" ago", "on host "+hook.By, hook.Outcome))
 		}
 	}
 	if len(h.Quarantined) > 0 {

@@ -194,14 +194,32 @@ func (f Fence) End(who Asker, now time.Time) (Txn, error) {
 	return f.txn(nil, f.Node.Put(n)), nil
 }
 
-// AskHook returns the transaction that records that a hook is asked to switch the host off. The asking
-// host runs the hook only after this transaction. It must have begun the fencing.
-func (f Fence) AskHook(who Asker, name string, now time.Time) (Txn, error) {
+// CheckHook returns an error if no hook may switch the host off, or if a hook that runs must be stopped. The
+// asking host must fence the host. A host whose agent is back waits for the end of the fencing, so it is alive,
+// although it has no lease yet.
+func (f Fence) CheckHook(who Asker) error {
 	if err := f.check(who); err != nil {
-		return Txn{}, err
+		return err
 	}
-	if !f.mine(who) {
-		return Txn{}, ErrFencedElsewhere
+	switch {
+	case f.Node.Value.ProvenOff(f.Meta.Value):
+		return notReady("host %q is proven off already", f.node)
+	case f.Meta.Value.Suspended != "":
+		return volume.Errorf(volume.ErrRefused, "the cluster fences no host until a person resumes it: %s", f.Meta.Value.Suspended)
+	case !f.mine(who):
+		return ErrFencedElsewhere
+	case f.Returned.Exists():
+		return notReady("host %q is back, and registers when its fencing has ended", f.node)
+	default:
+		return nil
+	}
+}
+
+// AskHook returns the transaction that records that a hook is asked to switch the host off. The asking
+// host runs the hook only after this transaction, and as long as CheckHook permits it.
+func (f Fence) AskHook(who Asker, name string, now time.Time) (Txn, error) {
+	if err := f.CheckHook(who); err != nil {
+		return Txn{}, err
 	}
 
 	n, is, p := f.Node.Value, *f.Node.Value.Fencing, f.Proof.Value
@@ -212,7 +230,25 @@ func (f Fence) AskHook(who Asker, name string, now time.Time) (Txn, error) {
 	if !f.Proof.Exists() {
 		p.Era, p.At = who.Era, now
 	}
-	return f.txn(nil, f.Node.Put(n), f.Proof.Put(p)), nil
+	return f.txn([]Compare{Unchanged(f.Returned.KV)}, f.Node.Put(n), f.Proof.Put(p)), nil
+}
+
+// NoteHook returns the transaction that records, for people, how the request to a hook has ended without a
+// proof. The host may have changed meanwhile. An empty transaction means that the request is not recorded for
+// the present incarnation of the host, or has this outcome already.
+func (f Fence) NoteHook(who Asker, name, outcome string) (Txn, error) {
+	if err := CheckRegistered(f.Meta, f.Own, who); err != nil {
+		return Txn{}, err
+	}
+
+	p := f.Proof.Value
+	i := slices.IndexFunc(p.Hooks, func(h AskedHook) bool { return h.Name == name && h.By == who.Node })
+	if i < 0 || p.Hooks[i].Outcome == outcome {
+		return Txn{}, nil
+	}
+	p.Hooks = slices.Clone(p.Hooks)
+	p.Hooks[i].Outcome = outcome
+	return Txn{If: []Compare{Unchanged(f.Meta.KV), Unchanged(f.Own.KV), Unchanged(f.Proof.KV)}, Then: []Op{f.Proof.Put(p)}}, nil
 }
 
 // ProveHook returns the transaction that records that a hook has switched the host off. The hook has

@@ -57,6 +57,9 @@ type AskedHook struct {
 	Name string    `json:"name"`
 	By   string    `json:"by"` // the host on which it ran
 	At   time.Time `json:"at"`
+
+	// Outcome says how the last request has ended without a proof, for people.
+	Outcome string `json:"outcome,omitempty"`
 }
 
 // Has reports whether the hold on a volume was dropped because of the proof.

@@ -93,7 +93,7 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 
 	then := o.noteLate(nil)
 	c.Executor, c.Incarnation, c.Call, c.Task, c.Since, c.Taken = who.Node, who.Incarnation, call.ControllerUnpublish, "", now, true
-	c.Mounted, c.Fence = false, false
+	c.Mounted, c.Fence, c.Idle = false, false, false
 	return o.txn(append(compares, Unchanged(o.Target.KV), Unchanged(o.Hold.KV)), append(then, o.Call.Put(c))...), nil
 }
 
@@ -189,8 +189,8 @@ func (o Orphan) EndTakenOver(who Asker) (Txn, error) {
 }
 
 // HandOver returns the transaction by which a host hands a call over that it has taken over and cannot end
-// itself. The call then belongs to no agent, and any able host takes it over when the call can have no
-// further effect.
+// itself. The call then belongs to no agent, and any able host takes it over at once. The caller knows that none of
+// its earlier attempts to make the call can have a further effect.
 func (o Orphan) HandOver(who Asker) (Txn, error) {
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err
@@ -200,7 +200,7 @@ func (o Orphan) HandOver(who Asker) (Txn, error) {
 	}
 
 	c := o.Call.Value
-	c.Fence, c.Taken, c.Task, c.Incarnation = true, false, "", 0
+	c.Fence, c.Taken, c.Idle, c.Task, c.Incarnation = true, false, true, "", 0
 	return o.txn([]Compare{Unchanged(o.Call.KV)}, o.Call.Put(c)), nil
 }
 

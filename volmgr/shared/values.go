@@ -133,6 +133,9 @@ type NodeInfo struct {
 
 	// Key is the public key to which other hosts seal the results of tasks.
 	Key []byte `json:"key,omitempty"`
+
+	// Hooks are the names of the fence hooks that the host can call.
+	Hooks []string `json:"hooks,omitempty"`
 }
 
 // NodePlugin describes one plugin of a host.
@@ -298,6 +301,10 @@ type Call struct {
 
 	// Fence is set in the ControllerUnpublishVolume of a fencing.
 	Fence bool `json:"fence,omitempty"`
+
+	// Idle is set in a call that its executor has handed over. No host makes the call, and no earlier attempt
+	// can have an effect any more. So another host need not wait until it takes the call over.
+	Idle bool `json:"idle,omitempty"`
 }
 
 // Wanted says that a host waits for a volume of a host that is not alive. Its key has the lease of the

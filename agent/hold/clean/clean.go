@@ -14,8 +14,8 @@
 //
 // Every host can clean up. The elected host makes a pass when it is elected, when a host comes or goes,
 // and every minute. The others make one after a registration, and when the elected host asks for it
-// because it cannot end a call. Only the elected host compares the attachments, or the host with a
-// controller that it names in its key. The election only saves work: each step is one transaction, or
+// because it cannot end a call. Only the elected host compares the attachments and fences, or the hosts that it names
+// in its key. The election only saves work: each step is one transaction, or
 // one announced call, and any host can continue it. Only a Fencer deletes the hold of another host, with a
 // proof that the host cannot write.
 package clean
@@ -45,11 +45,17 @@ const (
 // does not apply to a host that compares attachments for the elected one.
 const rarely = 10
 
-// Fencer fences hosts that are gone. Only the elected host calls it.
+// Fencer fences hosts that are gone.
 type Fencer interface {
 	// Pass starts a job for each host that must be fenced, unless a job for that host runs. It returns the
-	// time until the next try, or 0.
+	// time until the next try, or 0. Only the elected host calls it.
 	Pass(ctx context.Context, who shared.Asker, live map[string]shared.Live, start func(host string, job func())) (due time.Duration, err error)
+
+	// PassedOn returns the hosts that fence a lost host in place of the elected host, by lost host.
+	PassedOn() map[string]string
+
+	// PassFor is like Pass, for the lost hosts that the elected host has passed on to this host.
+	PassFor(ctx context.Context, who shared.Asker, live map[string]shared.Live, lost map[string]bool, start func(host string, job func())) (due time.Duration, err error)
 }
 
 // Options are the dependencies of a Cleaner.
@@ -83,7 +89,6 @@ type Cleaner struct {
 
 	mu       sync.Mutex
 	elected  bool
-	lease    shared.Lease // of the election
 	findings []string
 	live     int // hosts with a lease, as the last pass has found them
 
@@ -106,6 +111,14 @@ type Cleaner struct {
 	// entrusted contains the plugins whose attachments this host compares for the elected host. The
 	// map itself does not change.
 	entrusted map[string]bool
+
+	// fences contains the lost hosts that this host fences for the elected host. The map itself does not
+	// change.
+	fences map[string]bool
+
+	// passed contains what the key of this host as the elected one says about fencings by other hosts. The map
+	// itself does not change.
+	passed map[string]string
 
 	jobs jobs // named after the key of a call or of a fencing, comparing or examining
 

@@ -46,6 +46,12 @@ func (noFencer) Pass(context.Context, shared.Asker, map[string]shared.Live, func
 	return 0, nil
 }
 
+func (noFencer) PassFor(context.Context, shared.Asker, map[string]shared.Live, map[string]bool, func(string, func())) (time.Duration, error) {
+	return 0, nil
+}
+
+func (noFencer) PassedOn() map[string]string { return nil }
+
 // TestTakeOver lets two hosts clean up after a host that died during a ControllerPublishVolume. They
 // detach it once by its node id, keep its hold, and end the call and a task that no call names. A
 // contradiction is reported, although the list of another plugin has no end.

@@ -15,12 +15,17 @@ import (
 type leader struct {
 	Node string `json:"node"`
 
-	// Asks counts how often the elected host has asked the others for a pass.
-	Asks int `json:"asks,omitempty"`
+	// Asks counts how often a host has asked all others for a pass. AskedBy is the last of these hosts.
+	Asks    int    `json:"asks,omitempty"`
+	AskedBy string `json:"asked_by,omitempty"`
 
 	// Compare contains the hosts that compare the attachments for the elected host, by plugin, because
 	// the elected host has no controller of the plugin. A named host does it in each of its passes.
 	Compare map[string]string `json:"compare,omitempty"`
+
+	// Fence contains the hosts that fence a lost host for the elected host, by lost host, because the fence
+	// hooks of the elected host are missing or have failed.
+	Fence map[string]string `json:"fence,omitempty"`
 }
 
 // candidate is the part of a Cleaner that takes part in the election.
@@ -35,9 +40,9 @@ func (c candidate) campaign(ctx context.Context) {
 			continue
 		}
 
-		c.setElected(true, lease)
+		c.setElected(true)
 		c.lead(ctx, lease)
-		c.setElected(false, 0)
+		c.setElected(false)
 		_ = c.Store.Revoke(context.WithoutCancel(ctx), lease) // otherwise the lease ends by itself
 	}
 }
@@ -66,7 +71,7 @@ func (c candidate) stand(ctx context.Context) (lease shared.Lease, won bool) {
 				if err != nil {
 					continue
 				}
-				if now.Value.Asks != seen.Value.Asks {
+				if now.Value.Asks != seen.Value.Asks && now.Value.AskedBy != c.Node {
 					c.Wake()
 				}
 				c.entrust(now.Value)
@@ -107,8 +112,9 @@ func (c candidate) lead(ctx context.Context, lease shared.Lease) {
 				continue
 			}
 			c.Wake() // hosts may have come and gone before this revision
-			for evs := range c.Store.Watch(ctx, []shared.Span{shared.Lives(), shared.AllWanted()}, page.Revision+1) {
-				if slices.ContainsFunc(evs.Changes, wakes) {
+			spans := []shared.Span{shared.Lives(), shared.AllWanted(), {Key: shared.LeaderKey}}
+			for evs := range c.Store.Watch(ctx, spans, page.Revision+1) {
+				if slices.ContainsFunc(evs.Changes, c.wakes) {
 					c.Wake()
 				}
 			}
@@ -129,31 +135,56 @@ func (c candidate) lead(ctx context.Context, lease shared.Lease) {
 	}
 }
 
-// wakes reports whether a change asks for a pass: a host has come or gone, or waits for a further volume.
-func wakes(c shared.Change) bool {
-	if shared.Lives().Contains(c.Key) {
+// wakes reports whether a change asks for a pass: a host has come or gone, waits for a further volume, or asks
+// all others for a pass.
+func (c candidate) wakes(change shared.Change) bool {
+	switch {
+	case shared.Lives().Contains(change.Key):
 		return true
+	case change.Key == shared.LeaderKey && !change.Deleted:
+		l, err := shared.Decode[leader](change.KV)
+		return err == nil && l.Value.AskedBy != "" && l.Value.AskedBy != c.Node
+	default:
+		return !change.Deleted && change.Create == change.Mod
 	}
-	return !c.Deleted && c.Create == c.Mod
 }
 
-// entrust records the plugins whose attachments this host compares for the elected host. A further
-// plugin makes it begin with a pass now.
+// entrust records the plugins whose attachments this host compares for the elected host, and the lost hosts that
+// it fences. A further one makes it begin with a pass now.
 func (c candidate) entrust(l leader) {
-	now := map[string]bool{}
-	for pluginID, node := range l.Compare {
-		if node == c.Node {
-			now[pluginID] = true
-		}
-	}
+	plugins, lost := ownKeys(l.Compare, c.Node), ownKeys(l.Fence, c.Node)
 
 	c.mu.Lock()
-	further := slices.ContainsFunc(slices.Collect(maps.Keys(now)), func(id string) bool { return !c.entrusted[id] })
-	c.entrusted = now
+	further := more(c.entrusted, plugins) || more(c.fences, lost)
+	c.entrusted, c.fences = plugins, lost
 	c.mu.Unlock()
 	if further {
 		c.Wake()
 	}
+}
+
+// ownKeys returns the keys of a map whose value is a host.
+func ownKeys(all map[string]string, node string) map[string]bool {
+	own := map[string]bool{}
+	for key, host := range all {
+		if host == node {
+			own[key] = true
+		}
+	}
+	return own
+}
+
+// more reports whether now has a key that had does not have.
+func more(had, now map[string]bool) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Keys(now)), func(key string) bool { return !had[key] })
+}
+
+// lost returns the lost hosts that this host fences for the elected host.
+func (c candidate) lost() map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.fences
 }
 
 // plugins returns the plugins whose attachments this host compares for the elected host.
@@ -165,31 +196,33 @@ func (c candidate) plugins() map[string]bool {
 }
 
 // askOthers asks all other hosts for a pass, because this host cannot end a call. It reports whether
-// the other hosts learn of it.
+// the other hosts learn of it. Every host may ask, also the one that a person has told of a host that is off.
 func (c *Cleaner) askOthers(ctx context.Context) bool {
-	return c.publish(ctx, func(l *leader) bool { l.Asks++; return true })
+	return c.changeLeader(ctx, func(l *leader) bool {
+		l.Asks, l.AskedBy = l.Asks+1, c.Node
+		return true
+	})
 }
 
 // publish changes the key of this host as the elected host, unless change returns false. It reports
 // whether the other hosts see the change.
 func (c *Cleaner) publish(ctx context.Context, change func(*leader) bool) bool {
+	return c.changeLeader(ctx, func(l *leader) bool { return l.Node == c.Node && change(l) })
+}
+
+// changeLeader changes the key of the elected host, unless change returns false. The key keeps its lease.
+func (c *Cleaner) changeLeader(ctx context.Context, change func(*leader) bool) bool {
 	page, err := c.Store.Range(ctx, shared.Span{Key: shared.LeaderKey}, 1, 0)
 	if err != nil || len(page.KVs) == 0 {
 		return false
 	}
 	e, err := shared.Decode[leader](page.KVs[0])
-	c.mu.Lock()
-	lease := c.lease
-	c.mu.Unlock()
-	if err != nil || e.Value.Node != c.Node || lease == 0 {
+	if err != nil || e.Lease == 0 || !change(&e.Value) {
 		return false
 	}
 
-	if !change(&e.Value) {
-		return false
-	}
 	res, err := c.Store.Do(ctx, shared.Txn{
-		If: []shared.Compare{shared.Unchanged(e.KV)}, Then: []shared.Op{shared.PutLeased(e.Key, e.Encode(e.Value), lease)},
+		If: []shared.Compare{shared.Unchanged(e.KV)}, Then: []shared.Op{shared.PutLeased(e.Key, e.Encode(e.Value), e.Lease)},
 	})
 	if err != nil {
 		c.Log.Warn("cannot ask the other hosts to clean up; they do it at their next pass", "error", err)
@@ -197,12 +230,36 @@ func (c *Cleaner) publish(ctx context.Context, change func(*leader) bool) bool {
 	return err == nil && res.Done
 }
 
-// setElected records whether this host is elected, and its lease.
-func (c candidate) setElected(elected bool, lease shared.Lease) {
+// passOn names the hosts that fence a lost host in place of this host, the elected one, in its key. The next pass
+// repeats it if it fails.
+func (c candidate) passOn(ctx context.Context) {
+	now := c.Fencer.PassedOn()
 	c.mu.Lock()
-	c.elected, c.lease = elected, lease
+	same := maps.Equal(c.passed, now)
+	c.mu.Unlock()
+	if same {
+		return
+	}
+
+	known := false
+	done := c.publish(ctx, func(l *leader) bool {
+		known = maps.Equal(l.Fence, now)
+		l.Fence = now
+		return !known
+	})
+	if done || known {
+		c.mu.Lock()
+		c.passed = now
+		c.mu.Unlock()
+	}
+}
+
+// setElected records whether this host is elected.
+func (c candidate) setElected(elected bool) {
+	c.mu.Lock()
+	c.elected = elected
 	if !elected {
-		c.findings = nil
+		c.findings, c.passed = nil, nil
 	}
 	c.mu.Unlock()
 

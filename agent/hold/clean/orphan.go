@@ -42,7 +42,7 @@ func (c *Cleaner) orphan(ctx context.Context, who shared.Asker, e shared.Entry[s
 	}
 	able := !ok || c.able(def, one) // without a definition, no storage is known
 	due, ask := c.takeOver(ctx, who, id, one, able)
-	if ask {
+	if ask && c.Elected() {
 		c.ask(ctx, e.Key)
 	}
 	return due
@@ -51,7 +51,7 @@ func (c *Cleaner) orphan(ctx context.Context, who shared.Asker, e shared.Entry[s
 // ask asks the other hosts, from time to time, to end a call. The target or a host with a controller
 // can do that.
 func (c *Cleaner) ask(ctx context.Context, key string) {
-	if !c.Elected() || time.Since(c.asked[key]) < c.Every {
+	if time.Since(c.asked[key]) < c.Every {
 		return
 	}
 	if c.askOthers(ctx) {
@@ -61,6 +61,9 @@ func (c *Cleaner) ask(ctx context.Context, key string) {
 
 // patience returns how long a call whose executor is gone may still have an effect.
 func (c *Cleaner) patience(e shared.Entry[shared.Call]) time.Duration {
+	if e.Value.Idle {
+		return 0
+	}
 	had, ok := c.gone[e.Key]
 	if !ok || had.executor != e.Value.Executor || had.mod != e.Mod {
 		had = absence{executor: e.Value.Executor, mod: e.Mod, since: time.Now()}

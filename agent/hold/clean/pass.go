@@ -63,17 +63,24 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	c.forget(seen)
 	due = earlier(due, lateCalls{c}.detachDue(ctx, who))
 
+	start := func(host string, job func()) { c.jobs.start(fencingJob(host), job) }
 	if !c.Elected() {
 		if plugins := (candidate{c}).plugins(); len(plugins) > 0 {
 			attachments{c}.start(ctx, who, func(pluginID string) bool { return plugins[pluginID] })
 		}
-		return due, nil
+		lost := candidate{c}.lost()
+		if len(lost) == 0 {
+			return due, nil
+		}
+		next, err := c.Fencer.PassFor(ctx, who, live, lost, start)
+		return earlier(due, next), err
 	}
 
-	next, err := c.Fencer.Pass(ctx, who, live, func(host string, job func()) { c.jobs.start(fencingJob(host), job) })
+	next, err := c.Fencer.Pass(ctx, who, live, start)
 	if err != nil {
 		return due, err
 	}
+	candidate{c}.passOn(ctx)
 	next, err = heavy{c}.pass(ctx, who, live, earlier(due, next))
 	return next, err
 }

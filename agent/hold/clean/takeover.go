@@ -99,8 +99,11 @@ func (c *Cleaner) detach(ctx context.Context, who shared.Asker, id string, one s
 	_, _ = shared.DoSure(ctx, c.Store, txn) // if the keys have changed, the next pass repeats the call
 }
 
-// unpublish detaches a volume from a node. The controller may not know the volume or the node any
-// more; the volume is then not attached.
+// unpublish detaches a volume from a node. The controller may not know the volume or the node any more, for
+// example because the machine was deleted. CSI permits this answer also if the volume is attached. It still
+// counts as a success, because no permission rests on this detach. Either the target keeps its hold, or it has
+// given the volume up, or a proof shows that the whole target cannot write. A detach that is the proof itself
+// is made by package agent/hold/fence, and needs the answer OK.
 func (c *Cleaner) unpublish(ctx context.Context, id, nodeID string) error {
 	if nodeID == "" {
 		return errors.New("the call names no node") // an empty id would detach every node

@@ -21,9 +21,11 @@ const detachesAtOnce = 8
 // attempt is one try to fence one host.
 type attempt struct {
 	*Fencer
-	who   shared.Asker
-	host  string
-	wants []want
+	who     shared.Asker
+	host    string
+	wants   []want
+	live    map[string]shared.Live
+	elected bool // this host is elected; otherwise the elected host has passed the lost host on to this one
 
 	drops chan struct{} // a semaphore, because the drops of one host change the same proof
 
@@ -34,16 +36,16 @@ type attempt struct {
 
 // attempt tries to fence a host, and drops its holds that other hosts wait for. It returns the time
 // until the next try, or 0.
-func (f *Fencer) attempt(ctx context.Context, who shared.Asker, host string, wants []want) (next time.Duration) {
-	a := &attempt{Fencer: f, who: who, host: host, wants: wants, drops: make(chan struct{}, 1)}
-	fc, err := f.readFence(ctx, host)
+func (f *Fencer) attempt(ctx context.Context, a *attempt) (next time.Duration) {
+	a.Fencer, a.drops = f, make(chan struct{}, 1)
+	fc, err := f.readFence(ctx, a.host)
 	switch {
 	case err != nil:
 		return f.Retry
 	case fc.Live.Exists() || !fc.Node.Exists():
 		return 0
 	case fc.Node.Value.ProvenOff(fc.Meta.Value):
-		a.dropProven(ctx, wants)
+		a.dropProven(ctx, a.wants)
 	default:
 		a.fence(ctx, fc)
 	}
@@ -59,7 +61,7 @@ func (a *attempt) fence(ctx context.Context, fc shared.Fence) {
 	byDetach, byHook := a.sort(ctx, fc)
 	wanted := len(byDetach)+len(byHook) > 0
 	left := time.Duration(0)
-	if wanted {
+	if wanted && a.elected {
 		left = a.expectedBack(ctx, fc)
 	}
 	switch {
@@ -67,6 +69,8 @@ func (a *attempt) fence(ctx context.Context, fc shared.Fence) {
 		a.delay(left)
 		return
 	case !wanted && fc.Node.Value.State != shared.NodeFencing:
+		return
+	case a.elected && len(byHook) > 0 && a.passOn(ctx, fc, byHook):
 		return
 	}
 
@@ -185,6 +189,9 @@ func (a *attempt) off(ctx context.Context, wants []want) {
 	case err == nil:
 		err = a.askHooks(ctx, fc)
 	}
+	if err != nil && a.provenOff(ctx) {
+		err = nil // a person has declared the host off while its hooks ran
+	}
 	if err == nil {
 		a.dropProven(ctx, wants)
 		return
@@ -194,57 +201,10 @@ func (a *attempt) off(ctx context.Context, wants []want) {
 	}
 }
 
-// askHooks asks the hooks of this host to switch the lost host off.
-func (a *attempt) askHooks(ctx context.Context, fc shared.Fence) error {
-	names := a.Hooks.Names()
-	if len(names) == 0 {
-		return errors.New("this host has no fence hook in the fence directory, see docs/fence-hooks.md")
-	}
-	if failed := a.hookFailed(); failed != nil {
-		return failed
-	}
-
-	asked := strings.Join(names, ", ")
-	// The transaction also shows that the host is not alive, and that this agent still fences it.
-	if _, err := a.decideFence(ctx, a.host, func(fc shared.Fence) (shared.Txn, error) { return fc.AskHook(a.who, asked, now()) }); err != nil {
-		return err
-	}
-
-	hook, err := a.Hooks.Off(ctx, a.host, fc.Node.Value.Machine)
-	if err != nil {
-		err = fmt.Errorf("no hook has switched host %q off: %w", a.host, err)
-		a.setHookFailed(err)
-		return err
-	}
-	_, err = a.decideFence(ctx, a.host, func(fc shared.Fence) (shared.Txn, error) {
-		if fc.Node.Value.ProvenOff(fc.Meta.Value) {
-			return shared.Txn{}, nil // an earlier transaction with a lost answer has recorded it
-		}
-		return fc.ProveHook(a.who, hook, now())
-	})
-	if err == nil {
-		a.told(shared.ProvenHook, " by hook "+hook)
-	}
-	return err
-}
-
-// hookFailed returns the error of the hooks if it is too early to ask them again.
-func (a *attempt) hookFailed() error {
-	a.Fencer.mu.Lock()
-	defer a.Fencer.mu.Unlock()
-
-	if had := a.hook[a.host]; time.Now().Before(had.again) {
-		return had.err
-	}
-	return nil
-}
-
-// setHookFailed records the error of the hooks. They are not asked again before HookRetry has passed.
-func (a *attempt) setHookFailed(err error) {
-	a.Fencer.mu.Lock()
-	defer a.Fencer.mu.Unlock()
-
-	a.hook[a.host] = hookFailure{err: err, again: time.Now().Add(a.HookRetry)}
+// provenOff reports whether the cluster has a proof for the whole host now.
+func (a *attempt) provenOff(ctx context.Context) bool {
+	fc, err := a.readFence(ctx, a.host)
+	return err == nil && fc.Node.Value.ProvenOff(fc.Meta.Value)
 }
 
 // told adds an event about the proof for the whole host.

@@ -45,11 +45,7 @@ func (a *attempt) detach(ctx context.Context, id string) error {
 	}
 	v := l.Situation.Volume.Value.Volume
 	v.Shared = true
-	view := a.View(v)
-	if !view.ReadyFor(call.ControllerUnpublish) {
-		return errors.New(view.Lacks(v.PluginID, call.ControllerUnpublish))
-	}
-	secrets, err := a.Secrets(v)
+	p, secrets, within, err := a.Detacher(ctx, v)
 	if err != nil {
 		return err
 	}
@@ -60,14 +56,19 @@ func (a *attempt) detach(ctx context.Context, id string) error {
 		if begun = l.Announced(a.who, operation); begun {
 			return shared.Txn{}, nil
 		}
-		return l.BeginDetach(a.who, operation, deadline(view.ControllerTimeout), now())
+		return l.BeginDetach(a.who, operation, deadline(within), now())
 	})
 	if err != nil {
 		return err
 	}
 
+	// An answer that the volume or the node is not known proves nothing.
 	nodeID := l.Situation.Hold.Value.NodeID
-	if err := a.unpublish(ctx, v, nodeID, secrets); err != nil {
+	err = call.Run(ctx, p, call.ControllerUnpublishRequest{ExternalID: v.ExternalID, NodeID: nodeID, Secrets: secrets})
+	if err == nil {
+		err = a.Unlisted(ctx, v, nodeID)
+	}
+	if err != nil {
 		a.leave(ctx, id, operation, err)
 		return fmt.Errorf("cannot detach it from host %q: %w", a.host, err)
 	}
@@ -80,19 +81,12 @@ func (a *attempt) detach(ctx context.Context, id string) error {
 	return nil
 }
 
-// unpublish detaches the volume from a node. An answer that the volume or the node is not known proves
-// nothing. If the driver lists the nodes, the node must not be among them any more.
-func (a *attempt) unpublish(ctx context.Context, v volume.Volume, nodeID string, secrets call.Secrets) error {
-	p, err := a.Plugin(v, call.ControllerUnpublish)
-	if err != nil {
-		return errors.Join(err, errSettled)
-	}
-	if err := call.Run(ctx, p, call.ControllerUnpublishRequest{ExternalID: v.ExternalID, NodeID: nodeID, Secrets: secrets}); err != nil {
-		return err
-	}
-
+// Unlisted waits until the driver does not list a node any more to which a volume was attached. It returns an
+// error if the driver still lists the node. It returns nil if this host cannot ask the driver, or if the driver
+// lists no nodes.
+func (f *Fencer) Unlisted(ctx context.Context, v volume.Volume, nodeID string) error {
 	for begun := time.Now(); ; backoff.Pause(ctx, listedEvery) {
-		nodes, known, err := a.Published(ctx, v)
+		nodes, known, err := f.Published(ctx, v)
 		switch {
 		case err != nil:
 			return fmt.Errorf("cannot list the nodes to which the volume is attached: %w%w", err, errSettled)

@@ -4,6 +4,8 @@
 //
 //	fence.go    Fencer, its dependencies, and which hosts a pass fences
 //	attempt.go  one try to fence one host
+//	hook.go     the proof by a hook
+//	passon.go   the hosts that ask their hooks in place of the elected one
 //	detach.go   the proof by a detach, for one volume
 //	proven.go   the holds of a host that is proven off
 //	store.go    the reads, and how decisions are executed
@@ -14,13 +16,13 @@ package fence
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/volmgr/call"
-	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -40,13 +42,9 @@ type Options struct {
 	Store shared.Store
 	Node  string
 
-	// View returns the plugin of a volume, with the controllers of other hosts. Plugin returns the client
-	// for a call, which may be made by another host.
-	View   func(volume.Volume) plugin.View
-	Plugin func(v volume.Volume, k call.Method) (call.Caller, error)
-
-	// Secrets resolves all references to secrets of a volume on this host.
-	Secrets func(volume.Volume) (call.Secrets, error)
+	// Detacher returns the client that detaches any host from a volume, with the secrets and the deadline of
+	// its calls. Another host may make the calls. It fails if no live host can.
+	Detacher func(context.Context, volume.Volume) (call.Caller, call.Secrets, time.Duration, error)
 
 	// Published returns the nodes to which the driver says that a volume is attached. It is not known if
 	// the driver does not list them, or has no controller on this host.
@@ -81,6 +79,7 @@ type Fencer struct {
 	next  map[string]time.Time       // when the next try to fence a host is due
 	tried map[string]map[string]bool // the volumes of a host that the last try has looked at
 	hook  map[string]hookFailure     // the last failure of the hooks to switch a host off
+	turns map[string]turn            // which host asks its hooks to switch a lost host off
 
 	takeovers, failures int
 }
@@ -101,7 +100,7 @@ func New(o Options) *Fencer {
 	}
 	return &Fencer{
 		Options: o, alive: map[string]bool{}, gone: map[string]time.Time{}, next: map[string]time.Time{},
-		tried: map[string]map[string]bool{}, hook: map[string]hookFailure{},
+		tried: map[string]map[string]bool{}, hook: map[string]hookFailure{}, turns: map[string]turn{},
 	}
 }
 
@@ -124,6 +123,29 @@ func (f *Fencer) Pass(ctx context.Context, who shared.Asker, live map[string]sha
 		return 0, err
 	}
 
+	f.endTurns(lost)
+	return f.tryAll(ctx, lost, start, func(host string, wants []want) *attempt {
+		return &attempt{who: who, host: host, wants: wants, live: live, elected: true}
+	}), nil
+}
+
+// PassFor is like Pass, for lost hosts that the elected host has passed on to this host. While it has such a host,
+// it tries again all the time, because it does not watch which volumes are wanted.
+func (f *Fencer) PassFor(ctx context.Context, who shared.Asker, live map[string]shared.Live, lost map[string]bool, start func(host string, job func())) (due time.Duration, err error) {
+	f.noteAlive(live)
+	all, err := f.wanted(ctx, live)
+	if err != nil {
+		return 0, err
+	}
+	maps.DeleteFunc(all, func(host string, _ []want) bool { return !lost[host] })
+	f.tryAll(ctx, all, start, func(host string, wants []want) *attempt {
+		return &attempt{who: who, host: host, wants: wants, live: live}
+	})
+	return f.Retry, nil
+}
+
+// tryAll starts a try for each lost host for which it is due. It returns the time until the next try, or 0.
+func (f *Fencer) tryAll(ctx context.Context, lost map[string][]want, start func(string, func()), by func(string, []want) *attempt) (due time.Duration) {
 	for host, wants := range lost {
 		wait := f.untilNext(host, wants)
 		begins := wait == 0
@@ -138,10 +160,10 @@ func (f *Fencer) Pass(ctx context.Context, who shared.Asker, live map[string]sha
 		}
 		start(host, func() {
 			f.setTried(host, wants)
-			f.setNext(host, f.attempt(ctx, who, host, wants))
+			f.setNext(host, f.attempt(ctx, by(host, wants)))
 		})
 	}
-	return due, nil
+	return due
 }
 
 // noteAlive records which hosts have gone since the last pass. The lease of a host ends while this host
@@ -163,6 +185,7 @@ func (f *Fencer) noteAlive(live map[string]shared.Live) {
 		delete(f.next, host)
 		delete(f.tried, host)
 		delete(f.hook, host)
+		delete(f.turns, host)
 	}
 }
 

@@ -35,6 +35,11 @@ type world struct {
 	listed   []string     // the nodes that the driver lists; nil if it lists none
 	hookCall int
 	hook     func() error // the answer of the hook; nil if there is no hook
+	during   func()       // runs while the hook runs, which then ends only when it is stopped; may be nil
+	stopped  error        // why the hook was stopped
+	ran      time.Duration
+
+	live map[string]shared.Live // the live hosts for passes
 }
 
 // counting counts the requests to a store.
@@ -42,12 +47,17 @@ type counting struct {
 	shared.Store
 	mu       sync.Mutex
 	requests int
+	silent   bool // the store does not answer
 }
 
 func (c *counting) Do(ctx context.Context, t shared.Txn) (shared.Result, error) {
 	c.mu.Lock()
 	c.requests++
+	silent := c.silent
 	c.mu.Unlock()
+	if silent {
+		return shared.Result{}, shared.ErrUnreachable
+	}
 	return c.Store.Do(ctx, t)
 }
 
@@ -64,22 +74,17 @@ func newWorld(t *testing.T, policy plugin.Fence, x shared.Node) *world {
 	t.Helper()
 	w := &world{
 		t: t, store: &counting{Store: memory.New().Open("/c/")}, running: map[string]bool{}, detach: func() error { return nil },
-		who: shared.Asker{Node: "a", Incarnation: 1, Era: shared.Era{Epoch: 1}},
+		who: shared.Asker{Node: "a", Incarnation: 1, Era: shared.Era{Epoch: 1}}, live: map[string]shared.Live{"a": {Incarnation: 1}},
 	}
-	caps := plugin.Info{Driver: "d", HasController: true}
 	w.f = New(Options{
 		Store: w.store, Node: "a", Hooks: w, Events: func(...volume.Event) {}, Log: hclog.NewNullLogger(),
-		View: func(volume.Volume) plugin.View {
-			return plugin.View{Known: true, Ready: true, ControllerTimeout: time.Second, Info: caps}
-		},
-		Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
-		Plugin: func(volume.Volume, call.Method) (call.Caller, error) {
+		Detacher: func(context.Context, volume.Volume) (call.Caller, call.Secrets, time.Duration, error) {
 			return call.Handlers{call.ControllerUnpublish: func(context.Context, any) (any, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				w.detaches++
 				return call.Nothing{}, w.detach()
-			}}, nil
+			}}, nil, time.Second, nil
 		},
 		Published: func(context.Context, volume.Volume) ([]string, bool, error) { return w.listed, w.listed != nil, nil },
 	})
@@ -119,8 +124,15 @@ func (w *world) Names() []string {
 	return []string{"ipmi"}
 }
 
-func (w *world) Off(context.Context, string, shared.Machine) (string, error) {
+func (w *world) Off(ctx context.Context, _ string, _ shared.Machine) (string, error) {
 	w.hookCall++
+	if w.during != nil {
+		begun := time.Now()
+		w.during()
+		<-ctx.Done()
+		w.stopped, w.ran = context.Cause(ctx), time.Since(begun)
+		return "", w.stopped
+	}
 	return "ipmi", w.hook()
 }
 
@@ -130,9 +142,8 @@ func (w *world) want(id string) { w.put(shared.WantedKey(id, "a"), shared.Wanted
 // pass makes passes for a time, each when it is due, and waits for their jobs.
 func (w *world) pass(d time.Duration) {
 	w.t.Helper()
-	live := map[string]shared.Live{"a": {Incarnation: 1}}
 	for end := time.Now().Add(d); ; {
-		due, err := w.f.Pass(w.t.Context(), w.who, live, func(host string, job func()) {
+		due, err := w.f.Pass(w.t.Context(), w.who, w.live, func(host string, job func()) {
 			w.jobs.Go(job)
 		})
 		if err != nil {
@@ -304,6 +315,165 @@ func TestTakeProven(t *testing.T) {
 		}
 		if !get[shared.Hold](w, shared.HoldKey("x", "nas")).Exists() {
 			t.Error("a hold that no host waits for was dropped")
+		}
+	})
+}
+
+// TestHookStopped checks that a hook which runs is stopped as soon as it must not switch the host off any more, and
+// that the cluster shows why. The host "x" holds the volume until there is a proof.
+func TestHookStopped(t *testing.T) {
+	fencing := shared.Fencing{By: "b", Era: shared.Era{Epoch: 1}}
+	for name, c := range map[string]struct {
+		during  func(*world)
+		words   string // of the reason
+		atOnce  bool
+		dropped bool
+	}{
+		"a person declares the host off": {func(w *world) {
+			is := fencing
+			is.Proven = shared.ProvenPerson
+			w.put(shared.NodeKey("x"), shared.Node{Incarnation: 4, State: shared.NodeFenced, Fencing: &is})
+		}, "is proven off already", true, true},
+		"the host is back": {func(w *world) {
+			w.put(shared.ReturnedKey("x"), shared.Returned{Boot: "boot", Mounted: []string{"db"}})
+		}, "is back", true, false},
+		"the host is alive": {func(w *world) { w.put(shared.LiveKey("x"), shared.Live{Incarnation: 5}) }, "is alive", true, false},
+		"another host fences it": {func(w *world) {
+			w.put(shared.NodeKey("x"), shared.Node{Incarnation: 4, State: shared.NodeFencing, Fencing: &fencing})
+		}, "another host fences", true, false},
+		"the cluster was restored": {func(w *world) {
+			w.put(shared.MetaKey, shared.Meta{Schema: shared.Schema, ClusterID: "c", Epoch: 1, Suspended: "restored"})
+		}, "until a person resumes it", true, false},
+		"the store does not answer":  {func(w *world) { w.setSilent(true) }, "cannot see whether it still fences", false, false},
+		"something else has changed": {func(w *world) { w.put(shared.NodeKey("y"), shared.Node{}) }, "deadline exceeded", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, plugin.FenceHook, shared.Node{State: shared.NodeReady, Boot: "boot"})
+				w.hook = func() error { return errors.New("it is asked twice") }
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				w.during = func() { c.during(w) }
+				w.want("db")
+				w.passOnce(ctx)
+
+				if w.hookCall != 1 || w.stopped == nil || !strings.Contains(w.stopped.Error(), c.words) {
+					t.Fatalf("after %d calls, the hook was stopped with %v", w.hookCall, w.stopped)
+				}
+				if c.atOnce && w.ran > time.Second || name == "the store does not answer" && (w.ran < blindFor || w.ran > 2*blindFor) {
+					t.Errorf("the hook was stopped after %s", w.ran)
+				}
+				w.setSilent(false)
+				if holds := get[shared.Hold](w, shared.HoldKey("x", "db")).Exists(); holds == c.dropped {
+					t.Errorf("host x holds the volume: %t", holds)
+				}
+				hooks := get[shared.Proof](w, shared.FencedKey("x", 4)).Value.Hooks
+				recorded := len(hooks) == 1 && strings.HasPrefix(hooks[0].Outcome, "cancelled: ") && strings.Contains(hooks[0].Outcome, c.words)
+				if c.atOnce && !recorded {
+					t.Errorf("the cluster has recorded the hooks %+v", hooks)
+				}
+			})
+		})
+	}
+}
+
+// setSilent decides whether the store answers.
+func (w *world) setSilent(silent bool) {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	w.store.silent = silent
+}
+
+// passOnce makes one pass, and waits for its jobs.
+func (w *world) passOnce(ctx context.Context) {
+	w.t.Helper()
+	if _, err := w.f.Pass(ctx, w.who, w.live, func(_ string, job func()) { w.jobs.Go(job) }); err != nil {
+		w.t.Fatal(err)
+	}
+	w.jobs.Wait()
+}
+
+// TestReturnedHostIsNotSwitchedOff checks that no hook is asked about a host whose agent is back and has volumes
+// mounted. The host then registers, because its fencing ends.
+func TestReturnedHostIsNotSwitchedOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, plugin.FenceHook, shared.Node{State: shared.NodeReady, Boot: "boot"})
+		w.hook = func() error { return nil }
+		w.put(shared.ReturnedKey("x"), shared.Returned{Boot: "boot", Mounted: []string{"db"}})
+		w.want("db")
+		w.pass(20 * time.Second)
+		if n := get[shared.Node](w, shared.NodeKey("x")).Value; w.hookCall != 0 || n.State != shared.NodeReady {
+			t.Errorf("after %d calls of hooks, the host is %+v", w.hookCall, n)
+		}
+		if answer := get[shared.Wanted](w, shared.WantedKey("db", "a")).Value.Answer; !strings.Contains(answer, "is back") {
+			t.Errorf("the answer is %q", answer)
+		}
+	})
+}
+
+// TestPassOn checks which host fences if the elected one has no hook, or if its hook fails.
+func TestPassOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, plugin.FenceHook, shared.Node{State: shared.NodeReady})
+		w.put(shared.NodeKey("b"), shared.Node{Incarnation: 2, State: shared.NodeReady})
+		w.put(shared.LiveKey("b"), shared.Live{Incarnation: 2})
+		for _, host := range []string{"b", "gone", "x"} {
+			w.put(shared.NodeInfoKey(host), shared.NodeInfo{Hooks: []string{"ipmi"}, Plugins: map[string]shared.NodePlugin{"p": {Driver: "d", Fence: plugin.FenceHook}}})
+		}
+		w.put(shared.NodeInfoKey("none"), shared.NodeInfo{})
+		w.put(shared.LiveKey("none"), shared.Live{})
+		w.live = map[string]shared.Live{"a": {Incarnation: 1}, "b": {Incarnation: 2}, "none": {}}
+		w.want("db")
+		w.pass(10 * time.Second)
+		if to := w.f.PassedOn()["x"]; to != "b" {
+			t.Fatalf("the fencing is passed on to %q", to)
+		}
+		if n := get[shared.Node](w, shared.NodeKey("x")).Value; n.State != shared.NodeReady {
+			t.Errorf("the elected host fences as well: %+v", n)
+		}
+
+		// Host b fences, but not another host that was not passed on to it.
+		b := w.f
+		w.f = New(b.Options)
+		w.f.Node = "b"
+		w.hook = func() error { return nil }
+		who := shared.Asker{Node: "b", Incarnation: 2, Era: shared.Era{Epoch: 1}}
+		for _, lost := range []map[string]bool{{"y": true}, {"x": true}} {
+			due, err := w.f.PassFor(t.Context(), who, w.live, lost, func(_ string, job func()) { w.jobs.Go(job) })
+			w.jobs.Wait()
+			if err != nil || due == 0 || w.hookCall > 0 != lost["x"] {
+				t.Fatalf("for %v: %d calls of hooks, next try in %s, %v", lost, w.hookCall, due, err)
+			}
+		}
+		if get[shared.Hold](w, shared.HoldKey("x", "db")).Exists() {
+			t.Error("host x holds the volume")
+		}
+		if p := get[shared.Proof](w, shared.FencedKey("x", 4)).Value; p.Kind != shared.ProvenHook || p.Hooks[0].By != "b" || p.Drops[0].By != "b" {
+			t.Errorf("the proof is %+v", p)
+		}
+	})
+}
+
+// TestTurns checks that hosts with hooks take turns while hooks fail, and that a host that is gone loses its turn.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, plugin.FenceHook, shared.Node{State: shared.NodeReady})
+		w.hook = func() error { return errors.New("no answer") }
+		w.put(shared.NodeInfoKey("b"), shared.NodeInfo{Hooks: []string{"ipmi"}})
+		w.live = map[string]shared.Live{"a": {Incarnation: 1}, "b": {Incarnation: 2}}
+		w.want("db")
+		w.pass(10 * time.Second)
+		if passed := w.f.PassedOn(); len(passed) > 0 || w.hookCall != 1 {
+			t.Fatalf("before a failure, the fencing is passed on to %v, after %d calls", passed, w.hookCall)
+		}
+		w.pass(time.Minute)
+		if to := w.f.PassedOn()["x"]; to != "b" || w.hookCall != 1 {
+			t.Errorf("after a failure, the fencing is passed on to %q, after %d calls", to, w.hookCall)
+		}
+		delete(w.live, "b")
+		w.pass(10 * time.Second)
+		if passed := w.f.PassedOn(); len(passed) > 0 || w.hookCall != 2 {
+			t.Errorf("after the end of host b, the fencing is passed on to %v, after %d calls", passed, w.hookCall)
 		}
 	})
 }

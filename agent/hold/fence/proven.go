@@ -3,6 +3,7 @@ package fence
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
 )
@@ -24,10 +25,14 @@ func (f *Fencer) TakeProven(ctx context.Context, who shared.Asker, host string) 
 // before another host gets a hold.
 func (a *attempt) dropProven(ctx context.Context, wants []want) {
 	for _, w := range wants {
+		within := time.Duration(0)
 		l, err := a.decideLost(ctx, a.host, w.id, func(l shared.Lost) (shared.Txn, error) {
 			v := l.Situation.Volume.Value.Volume
 			v.Shared = true
-			return l.DropProven(a.who, deadline(a.View(v).ControllerTimeout), now())
+			if within == 0 && l.Situation.Hold.Value.Attachment != "" {
+				_, _, within, _ = a.Detacher(ctx, v) // without a controller, the host that has one makes the call later
+			}
+			return l.DropProven(a.who, deadline(within), now())
 		})
 		if err != nil {
 			a.fail(ctx, w, err)

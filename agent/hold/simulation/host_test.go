@@ -174,11 +174,13 @@ func (a *agent) connect(after volume.Stop) {
 	a.tasks = task.New(task.Options{
 		Store: a.link, Node: h.name, Asker: a.holds.Asker, View: h.view, Plugin: local, Secrets: noSecrets, Box: h.box,
 		PeersChanged: a.wakeAll, Overtaken: func(id, node, nodeID string, wait time.Duration) { a.cleaner.Overtaken(id, node, nodeID, wait) },
+		Detached: func(ctx context.Context, v volume.Volume, nodeID string) error {
+			return a.fencer.Unlisted(ctx, v, nodeID)
+		},
 		Log: log,
 	})
 	a.fencer = fence.New(fence.Options{
-		Store: a.link, Node: h.name, View: func(v volume.Volume) plugin.View { return a.tasks.Borrow(v, h.view(v.PluginID)) },
-		Plugin: func(v volume.Volume, _ call.Method) (call.Caller, error) { return steps{a}.controller(v), nil }, Secrets: noSecrets,
+		Store: a.link, Node: h.name, Detacher: a.tasks.Detacher,
 		Published: func(ctx context.Context, v volume.Volume) ([]string, bool, error) { return a.cleaner.Published(ctx, v) },
 		Hooks:     hooks{a}, Wake: func() { a.cleaner.Wake() }, Events: a.events, Log: log,
 	})
@@ -205,7 +207,7 @@ func (views) Changed(string) <-chan struct{} { return nil }
 
 // info describes the plugins of the host to the other hosts.
 func (a *agent) info() shared.NodeInfo {
-	info := shared.NodeInfo{Version: "1", Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}, Key: a.h.box.public}
+	info := shared.NodeInfo{Version: "1", Schema: shared.Schema, Plugins: map[string]shared.NodePlugin{}, Key: a.h.box.public, Hooks: hooks{}.Names()}
 	for _, d := range drivers {
 		v := a.h.view(d.id)
 		info.Plugins[d.id] = shared.NodePlugin{

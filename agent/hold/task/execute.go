@@ -161,11 +161,24 @@ func (s *Service) perform(ctx context.Context, who shared.Asker, e shared.Errand
 	}
 
 	answer, err := p.Call(ctx, t.Call, request)
+	if err == nil && e.Call.Value.Fence {
+		err = s.checkDetached(ctx, v, t) // the host that fences may not be able to ask the driver
+	}
 	over, ended := s.finish(ctx, v.ID, id, s.result(ctx, t, answer, err))
 	if over && t.Call == call.ControllerPublish {
 		s.overtaken(v, t, err)
 	}
 	return ended
+}
+
+// checkDetached returns an error if the driver lists its attachments, and still lists the node. The call itself
+// has ended.
+func (s *Service) checkDetached(ctx context.Context, v volume.Volume, t shared.Task) error {
+	err := s.Detached(ctx, v, t.NodeID)
+	if err == nil {
+		return nil
+	}
+	return &volume.CallError{Step: string(t.Call), Code: volume.CodeFailedPrecondition, Message: err.Error(), Retry: volume.RetryBackoff, Answered: true}
 }
 
 // overtaken passes on a ControllerPublishVolume that was taken over while this host made it. The host

@@ -3,6 +3,8 @@ package task
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/call"
@@ -62,4 +64,37 @@ func (s Controllers) known() peers {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.peers
+}
+
+// Detacher returns the client that detaches any host from a shared volume, with the secrets and the deadline
+// of its calls. It is the controller of this host, if that is ready and this host can read the secrets. Otherwise
+// other hosts make the calls, and resolve the secrets themselves. This host need not have the plugin at all.
+func (s *Service) Detacher(ctx context.Context, v volume.Volume) (p call.Caller, secrets call.Secrets, within time.Duration, err error) {
+	view := s.View(v.PluginID)
+	lack := ""
+	switch {
+	case view.LacksController():
+		lack = fmt.Sprintf("plugin %q has no controller on this host", v.PluginID)
+	case !view.ReadyFor(call.ControllerUnpublish):
+		lack = view.Lacks(v.PluginID, call.ControllerUnpublish)
+	case view.Info.Driver != v.Driver:
+		lack = fmt.Sprintf("plugin %q of this host is not of driver %s", v.PluginID, v.Driver)
+	default:
+		secrets, err = s.Secrets(v)
+		if err == nil {
+			p, err = s.Plugin(v, call.ControllerUnpublish)
+			return p, secrets, view.ControllerTimeout, err
+		}
+		lack = err.Error()
+	}
+
+	// The known peers may be outdated, because this host follows them only while it needs them.
+	if err := s.updatePeers(ctx); err != nil {
+		return nil, nil, 0, fmt.Errorf("%s, and this host cannot look for a controller on the other hosts: %w", lack, err)
+	}
+	hosts := s.executors(v)
+	if len(hosts) == 0 {
+		return nil, nil, 0, volume.Errorf(volume.ErrPluginUnavailable, "%s, and no other live host runs a controller of driver %s", lack, v.Driver)
+	}
+	return Remote{Service: s, Volume: v}, nil, s.timeout(hosts[0], v), nil
 }

@@ -66,6 +66,10 @@ type Options struct {
 	// taken over meanwhile. Within the given time, the call may still take effect.
 	Overtaken func(id, node, nodeID string, wait time.Duration)
 
+	// Detached is called after this host has detached a lost host for the host that fences it. It returns
+	// an error if the driver still lists the lost host.
+	Detached func(ctx context.Context, v volume.Volume, nodeID string) error
+
 	Take  time.Duration // limit for an executor to take a task; 0 means the default
 	Every time.Duration // interval of looks without an event; 0 means the default
 	Log   hclog.Logger

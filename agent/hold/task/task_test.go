@@ -48,12 +48,13 @@ func await(t *testing.T, what string, ok func() bool) {
 type pair struct {
 	t     *testing.T
 	store shared.Store
-	r     *task.Service
+	r, x  *task.Service
 
 	unreadable atomic.Bool // the secrets of the volume, on x
 	calls      atomic.Int32
 	outcome    func() error // of a call; nil means success. Set before the first call
 	overtaken  chan time.Duration
+	listed     error // why the detach of a lost host is no proof. Set before the call
 }
 
 func newPair(t *testing.T) *pair {
@@ -84,6 +85,9 @@ func newPair(t *testing.T) *pair {
 				return call.Handlers{call.ControllerPublish: func(context.Context, any) (any, error) {
 					p.calls.Add(1)
 					return map[string]string{"lun": "7"}, p.outcome()
+				}, call.ControllerUnpublish: func(context.Context, any) (any, error) {
+					p.calls.Add(1)
+					return call.Nothing{}, p.outcome()
 				}}, nil
 			},
 			Secrets: func(volume.Volume) (call.Secrets, error) {
@@ -98,11 +102,19 @@ func newPair(t *testing.T) *pair {
 				}
 				p.overtaken <- wait
 			},
+			Detached: func(_ context.Context, _ volume.Volume, nodeID string) error {
+				if nodeID != "n" || node != "x" {
+					t.Errorf("host %q looks for the node %q", node, nodeID)
+				}
+				return p.listed
+			},
 			Box: box, Every: 10 * time.Millisecond, Log: hclog.NewNullLogger(),
 		})
 		running.Go(func() { s.Run(ctx) })
 		if node == "r" {
 			p.r = s
+		} else {
+			p.x = s
 		}
 	}
 	return p
@@ -227,5 +239,53 @@ func TestSecrets(t *testing.T) {
 	answer, err := remote.Call(t.Context(), call.ControllerPublish, call.ControllerPublishRequest{ExternalID: "e", NodeID: "n"})
 	if got, _ := answer.(map[string]string); err != nil || got["lun"] != "7" || p.calls.Load() != 1 {
 		t.Errorf("the answer is %v, %v, after %d calls", answer, err, p.calls.Load())
+	}
+}
+
+// TestDetacher lets a host without a controller detach a lost host, whose node id is "n". The host with the controller
+// makes the call, and also checks the list of the driver if the call belongs to a fencing.
+func TestDetacher(t *testing.T) {
+	p := newPair(t)
+	p.tell(shared.NodePlugin{Driver: "d", Controller: true, ControllerTimeout: 7 * time.Second})
+	for _, c := range []struct {
+		name   string
+		fence  bool
+		listed error
+		failed string
+	}{
+		{"a proof", true, nil, ""},
+		{"the driver still lists the node", true, errors.New("still lists it"), "still lists it"},
+		{"a call that is no proof", false, errors.New("still lists it"), ""},
+	} {
+		p.listed = c.listed
+		p.do(put(t, shared.CallKey("v"), shared.Call{
+			Executor: "r", Incarnation: 1, Operation: c.name, Call: call.ControllerUnpublish, Target: "lost", NodeID: "n", Fence: c.fence,
+		}))
+		client, _, within, err := p.r.Detacher(t.Context(), v)
+		if err != nil || within != 7*time.Second {
+			t.Fatalf("%s: the deadline is %s, %v", c.name, within, err)
+		}
+		err = call.Run(t.Context(), client, call.ControllerUnpublishRequest{ExternalID: "e", NodeID: "n"})
+		var ce *volume.CallError
+		answered := errors.As(err, &ce) && !ce.Uncertain() && strings.Contains(ce.Message, c.failed)
+		if (err != nil) != (c.failed != "") || err != nil && !answered {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if n := p.calls.Load(); n != 3 {
+		t.Errorf("%d calls were made", n)
+	}
+
+	if client, _, _, err := p.x.Detacher(t.Context(), v); err != nil || client == nil {
+		t.Errorf("the host with the controller: %v", err)
+	} else if _, remote := client.(task.Remote); remote {
+		t.Error("the host with the controller asks another host")
+	}
+	p.unreadable.Store(true)
+	p.do(shared.Delete(shared.LiveKey("x")))
+	for words, s := range map[string]*task.Service{"has no controller on this host, and no other live host": p.r, "cannot read the password, and no other live host": p.x} {
+		if _, _, _, err := s.Detacher(t.Context(), v); !errors.Is(err, volume.ErrPluginUnavailable) || !strings.Contains(err.Error(), words) {
+			t.Errorf("without a live controller: %v, want %q", err, words)
+		}
 	}
 }

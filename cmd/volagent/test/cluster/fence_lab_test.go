@@ -27,6 +27,12 @@ type fencing struct {
 	// hook is the text of a fence hook of all hosts, without its first line. "POWER" in it is a directory
 	// that the test and the hook share. With it, the time limits of hooks are short.
 	hook string
+
+	// hookOn is the only host with the hook. It is empty if all hosts have it.
+	hookOn string
+
+	// patient hosts give a hook more time than the test takes.
+	patient bool
 }
 
 // start starts the hosts. The CSI node ids differ from the names of the hosts.
@@ -44,9 +50,14 @@ func (c fencing) start(t *testing.T) *loss {
 
 	self, err := os.Executable()
 	l.b.Must(err)
+	none := l.b.Mkdir("no-hooks.d")
 	for _, h := range l.Hosts {
-		h.Program, h.Wrapper = self, []string{"env", hastyAgent + "=1"}
-		h.MoreArgs = append(h.MoreArgs, "--fence-dir", hooks)
+		h.Program, h.Wrapper = self, []string{"env", hastyAgent + "=" + hastyLimit(c.patient).String()}
+		dir := hooks
+		if c.hookOn != "" && c.hookOn != h.Name {
+			dir = none
+		}
+		h.MoreArgs = append(h.MoreArgs, "--fence-dir", dir)
 		addDriver(h.Host, l.san, "csi-"+h.Name, c.driver, c.plugin...)
 		h.Start("san")
 	}
@@ -58,10 +69,23 @@ func (c fencing) start(t *testing.T) *loss {
 // short time limits.
 const hastyAgent = "VOLAGENT_TEST_HASTY"
 
-// runHasty is the program of hastyAgent.
-func runHasty(string) int {
-	limits := fencehook.Limits{Off: hookLimit, On: hookLimit, Status: 2 * time.Second, Settle: 2 * time.Second, Poll: 100 * time.Millisecond}
+// runHasty is the program of hastyAgent, whose value is the time limit of a hook.
+func runHasty(limit string) int {
+	within, err := time.ParseDuration(limit)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	limits := fencehook.Limits{Off: within, On: within, Status: 2 * time.Second, Settle: 2 * time.Second, Poll: 100 * time.Millisecond}
 	return agent.Main(os.Args[1:], os.Stdout, os.Stderr, agent.Seams{FenceLimits: limits})
+}
+
+// hastyLimit returns the time limit of a hook on hosts that are patient or not.
+func hastyLimit(patient bool) time.Duration {
+	if patient {
+		return time.Hour
+	}
+	return hookLimit
 }
 
 // hookLimit is the time limit of a hook that switches a host off or on.
