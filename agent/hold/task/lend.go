@@ -89,7 +89,7 @@ func (s *Service) Detacher(ctx context.Context, v volume.Volume) (p call.Caller,
 	}
 
 	// The known peers may be outdated, because this host follows them only while it needs them.
-	if err := s.updatePeers(ctx); err != nil {
+	if err := s.refreshPeers(ctx); err != nil {
 		return nil, nil, 0, fmt.Errorf("%s, and this host cannot look for a controller on the other hosts: %w", lack, err)
 	}
 	hosts := s.executors(v)

@@ -212,8 +212,21 @@ func (s *Service) followPeers(ctx context.Context) error {
 	return nil
 }
 
+// refreshPeers reads the peers, unless they were read a moment ago. A host that takes over many volumes at once reads
+// them once.
+func (s *Service) refreshPeers(ctx context.Context) error {
+	s.mu.Lock()
+	fresh := time.Since(s.peersAt) < s.Every
+	s.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	return s.updatePeers(ctx)
+}
+
 // updatePeers reads the peers, and tells a change.
 func (s *Service) updatePeers(ctx context.Context) error {
+	begun := time.Now()
 	now, err := s.readPeers(ctx)
 	if err != nil {
 		return err
@@ -221,7 +234,7 @@ func (s *Service) updatePeers(ctx context.Context) error {
 
 	s.mu.Lock()
 	changed := !reflect.DeepEqual(s.peers, now)
-	s.peers = now
+	s.peers, s.peersAt = now, begun
 	s.mu.Unlock()
 	if changed && s.PeersChanged != nil {
 		s.PeersChanged()

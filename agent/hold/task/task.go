@@ -82,6 +82,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	peers   peers
+	peersAt time.Time       // when the peers were read last
 	wanted  time.Time       // when a view last depended on the peers
 	ask     chan struct{}   // asks refresh to follow the peers
 	running map[string]bool // volumes with a task in progress on this host; true if there may be another task

@@ -283,6 +283,10 @@ func TestDetacher(t *testing.T) {
 	}
 	p.unreadable.Store(true)
 	p.do(shared.Delete(shared.LiveKey("x")))
+	await(t, "the end of the live controller", func() bool {
+		_, _, _, err := p.r.Detacher(t.Context(), v)
+		return err != nil
+	})
 	for words, s := range map[string]*task.Service{"has no controller on this host, and no other live host": p.r, "cannot read the password, and no other live host": p.x} {
 		if _, _, _, err := s.Detacher(t.Context(), v); !errors.Is(err, volume.ErrPluginUnavailable) || !strings.Contains(err.Error(), words) {
 			t.Errorf("without a live controller: %v, want %q", err, words)
