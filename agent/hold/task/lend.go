@@ -71,7 +71,7 @@ func (s Controllers) known() peers {
 // other hosts make the calls, and resolve the secrets themselves. This host need not have the plugin at all.
 func (s *Service) Detacher(ctx context.Context, v volume.Volume) (p call.Caller, secrets call.Secrets, within time.Duration, err error) {
 	view := s.View(v.PluginID)
-	lack := ""
+	var lack string
 	switch {
 	case view.LacksController():
 		lack = fmt.Sprintf("plugin %q has no controller on this host", v.PluginID)
