@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/signal"
@@ -23,6 +24,7 @@ type fencing struct {
 	driver san.Config
 	plugin []string // further lines of the plugin file, such as "fence: detach"
 	volume []string // further lines of the volume file
+	access string   // the line of the volume file for the access modes; default: single-node-multi-writer
 
 	// hook is the text of a fence hook of all hosts, without its first line. "POWER" in it is a directory
 	// that the test and the hook share. With it, the time limits of hooks are short.
@@ -33,6 +35,8 @@ type fencing struct {
 
 	// patient hosts give a hook more time than the test takes.
 	patient bool
+
+	smallDisks bool // each host has a small disk for its data directory
 }
 
 // start starts the hosts. The CSI node ids differ from the names of the hosts.
@@ -52,6 +56,9 @@ func (c fencing) start(t *testing.T) *loss {
 	l.b.Must(err)
 	none := l.b.Mkdir("no-hooks.d")
 	for _, h := range l.Hosts {
+		if c.smallDisks {
+			addSmallDisk(h)
+		}
 		h.Program, h.Wrapper = self, []string{"env", hastyAgent + "=" + hastyLimit(c.patient).String()}
 		dir := hooks
 		if c.hookOn != "" && c.hookOn != h.Name {
@@ -61,7 +68,7 @@ func (c fencing) start(t *testing.T) *loss {
 		addDriver(h.Host, l.san, "csi-"+h.Name, c.driver, c.plugin...)
 		h.Start("san")
 	}
-	shareOn(l.b.Host, l.san, "db", append([]string{mode("single-node-multi-writer")}, c.volume...)...)
+	shareOn(l.b.Host, l.san, "db", append([]string{cmp.Or(c.access, mode("single-node-multi-writer"))}, c.volume...)...)
 	return l
 }
 
@@ -153,7 +160,8 @@ func (l *loss) awaitWriteError() {
 	l.b.Await("the error of a write", func() bool {
 		said, err := os.ReadFile(l.said())
 		l.b.Must(err)
-		return strings.Contains(strings.ToLower(string(said)), "i/o error") || strings.Contains(string(said), "input/output error")
+		words := strings.ToLower(string(said))
+		return strings.Contains(words, "i/o error") || strings.Contains(words, "input/output error")
 	})
 }
 
