@@ -18,9 +18,15 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/volmgr/csitest"
+	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) {
+	if san.IsChild() {
+		os.Exit(san.Main())
+	}
+	harness.Main(m)
+}
 
 // way is one way to run a plugin, for example as a command or in a container.
 type way struct {

@@ -106,14 +106,14 @@ func makeBox(r *Box) (_ *Box, err error) {
 		return nil, err
 	}
 	if r.Plain {
-		return r, r.image(ShellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`)
+		return r, r.image(ShellImage, busybox, "busybox", shellEntrypoint)
 	}
 	self, err := staticSelf()
 	if err != nil {
 		return nil, err
 	}
 	return r, errors.Join(r.image(PluginImage, self, "plugin", `["/bin/plugin"]`),
-		r.image(ShellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`))
+		r.image(ShellImage, busybox, "busybox", shellEntrypoint))
 }
 
 // staticSelf returns the path of a statically linked build of the test binary. If the running
@@ -272,6 +272,23 @@ func (r *Box) image(name, program, as, entrypoint string) error {
 	}
 	return nil
 }
+
+// WriteShellImage writes a file that "docker import" makes ShellImage of. With the returned argument, the
+// image has its entry point.
+func WriteShellImage(path string) (change string, err error) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return "", err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return "", err
+	}
+	return "--change=ENTRYPOINT " + shellEntrypoint, errors.Join(writeTar(f, busybox, "bin/busybox"), f.Close())
+}
+
+// shellEntrypoint is the entry point of ShellImage.
+const shellEntrypoint = `["/bin/busybox", "sh", "-c"]`
 
 // writeTar writes a tar archive with the file tree of an image that contains only one program.
 func writeTar(to io.Writer, program, as string) error {
