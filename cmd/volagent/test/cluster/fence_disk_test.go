@@ -93,6 +93,9 @@ func TestFenceOnFullDisk(t *testing.T) {
 		end()
 	}
 	path := l.expectTaken(<-claimed, "h1", shared.ProvenHook)
+	if p := l.proof("h1"); len(p.Hooks) != 1 || p.Hooks[0].Name != "power" {
+		t.Errorf("the proof names the hooks %+v", p.Hooks)
+	}
 	l.reboot()
 	l.b.Await("the registration of h1", func() bool { return hostOf(l.b, "h1").Alive })
 	l.b.MustRun("sh", "-c", `echo more >> "$1"`, "sh", filepath.Join(path, "owner"))

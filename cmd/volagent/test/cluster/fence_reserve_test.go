@@ -33,8 +33,7 @@ func TestFenceByReservation(t *testing.T) {
 	l.reserveStorage()
 	shareOn(l.b.Host, l.san, "other", mode("single-node-multi-writer"))
 	l.partition()
-	claimed := l.await()
-	got := <-claimed
+	got := <-l.await()
 	if got.Code != 0 {
 		t.Fatalf("the claim on h2 ended with %d: %s", got.Code, got.Err)
 	}

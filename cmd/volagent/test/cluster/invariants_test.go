@@ -20,8 +20,8 @@ import (
 //
 //	I1   at most one host writes a single-writer volume        TestHistory, TestModes, TestPause, TestPauseInCall, TestPartition, TestCrash
 //	I2   a hold survives the loss of a minority of etcd        TestMinority, TestCrash
-//	I3   no takeover without recorded proof                    TestReplaceAttached, TestReplace, TestCopiedHost, TestTakeover, TestFenceByPerson, TestFenceByHook, TestFenceHookFails, TestLyingDriver, TestNoTakeover
-//	I4   after all faults, holds = mounts = attachments        TestPartition, TestPause, TestCrash, TestOutageUnderLoad, TestQuarantine, TestAllHostsLost
+//	I3   no takeover without recorded proof                    TestReplaceAttached, TestReplace, TestCopiedHost, TestTakeover, TestFenceByPerson, TestFenceByHook, TestFenceHookFails, TestFenceByReservation, TestTakeoverOfBlockDevice, TestLyingDriver, TestNoTakeover
+//	I4   after all faults, holds = mounts = attachments        TestPartition, TestPause, TestCrash, TestOutageUnderLoad, TestQuarantine, TestAllHostsLost, TestReturnOnFullDisk, TestFenceOnFullDisk
 //	I5   claims under a hold need no etcd, and are as fast     TestOutageUnderLoad, TestOutage, TestPartition; BenchmarkLoadShared
 //	I6   a limit of attachments is never exceeded              TestLimit
 //	I7   the tokens of one volume only grow                    TestHistory, TestMinority
