@@ -131,7 +131,10 @@ func newRack(b *testing.B, store shared.Store, m *member) *rack {
 	caller := func(volume.Volume, call.Method) (call.Caller, error) { return answers, nil }
 	secrets := func(volume.Volume) (call.Secrets, error) { return nil, nil }
 	f := fence.New(fence.Options{
-		Store: store, Node: m.Node, View: func(volume.Volume) plugin.View { return view }, Plugin: caller, Secrets: secrets,
+		Store: store, Node: m.Node,
+		Detacher: func(context.Context, volume.Volume) (call.Caller, call.Secrets, time.Duration, error) {
+			return answers, nil, time.Minute, nil
+		},
 		Published: func(context.Context, volume.Volume) ([]string, bool, error) { return nil, false, nil },
 		Hooks:     noHooks{}, Wake: func() { r.cleaner.Wake() }, Events: func(...volume.Event) {}, Log: hclog.NewNullLogger(),
 	})
