@@ -22,7 +22,8 @@ const (
 // burst limits how often the steps of one volume may fail while the retry delays alone decide when
 // a step is retried. After that, the volume may fail once per lastDelay. The limit also holds if
 // several steps fail, if undo steps succeed in between, or if the plugin stops and starts. A volume
-// can therefore fail at most burst + 288 times a day. The queue still tries a new request at once.
+// can therefore fail at most burst + 288 times a day. The queue still tries a new request at once. A step
+// that waits for another host does not count.
 const burst = 100
 
 // defaultDeadline is the call deadline for a plugin whose deadline is unknown.
@@ -127,11 +128,9 @@ func (e *entry) end(a volume.Action, out volume.Outcome, now time.Time) {
 		delete(e.failed, a.Key())
 		return
 	}
-	if e.pace.Before(now) {
-		e.pace = now
+	if err.Code != volume.CodeHeld {
+		e.slow(now) // a wait for another host is no failure, and must not delay a detach
 	}
-
-	e.pace = e.pace.Add(lastDelay)
 	if at.Err != nil && at.Err.Code == volume.CodeHeld && err.Code != volume.CodeHeld {
 		at.Tries = 0 // the waits for another host say nothing about the step itself
 	}
@@ -146,6 +145,14 @@ func (e *entry) end(a volume.Action, out volume.Outcome, now time.Time) {
 	if e.renewed {
 		e.dueAt(at, e.asked)
 	}
+}
+
+// slow counts a failure for the limit of their rate.
+func (e *entry) slow(now time.Time) {
+	if e.pace.Before(now) {
+		e.pace = now
+	}
+	e.pace = e.pace.Add(lastDelay)
 }
 
 // notBefore returns the earliest time for the next retry of a failed step. A new request may retry

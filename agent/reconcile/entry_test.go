@@ -26,6 +26,25 @@ func TestNextDue(t *testing.T) {
 	}
 }
 
+// TestPaceOfWaits lets a volume wait for another host more often than it may fail. A later failure of another step
+// is retried as soon as usual.
+func TestPaceOfWaits(t *testing.T) {
+	now := time.Now()
+	e := newEntry()
+	end := func(k call.Method, code string) {
+		a := volume.Action{Kind: k}
+		e.begin(a)
+		e.end(a, volume.Outcome{Err: &volume.CallError{Code: code, Retry: volume.RetryBackoff}}, now)
+	}
+	for range 2 * burst {
+		end(volume.Acquire, volume.CodeHeld)
+	}
+	end(call.NodeUnpublish, "DeadlineExceeded")
+	if in := e.nextDue(now).Sub(now); in > 2*firstDelay {
+		t.Errorf("the first failure of a step is tried again in %s", in)
+	}
+}
+
 // TestPace checks that after the burst, each failing volume is retried once in five minutes. No
 // event that makes the failed steps due may shorten this time, except a new request: the queue
 // tries a new request at once, but only once.
