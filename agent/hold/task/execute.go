@@ -99,8 +99,10 @@ func (s *Service) execute(ctx context.Context, id string) error {
 
 		t := e.Task.Value
 		switch {
-		case !e.Task.Exists() || e.Valid() && t.Result != nil:
+		case !e.Task.Exists():
 			return nil // a new task arrives with an event
+		case e.Valid() && t.Result != nil:
+			s.awaitEnd(ctx, id, e.Revision+1)
 		case !e.Valid():
 			_, err = s.decide(ctx, s.Node, id, func(e shared.Errand) (shared.Txn, error) {
 				if e.Valid() {
@@ -128,6 +130,22 @@ func (s *Service) execute(ctx context.Context, id string) error {
 			return nil //nolint:nilerr // the next agent ends the task
 		}
 	}
+}
+
+// awaitEnd waits until the task of this host for a volume, or the announced call, changes. The requester
+// deletes a task with a result. If the requester cannot do that, the next change of its call ends the task,
+// and this host deletes it.
+func (s *Service) awaitEnd(ctx context.Context, id string, from int64) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the watch
+
+	spans := []shared.Span{{Key: shared.TaskKey(s.Node, id)}, {Key: shared.CallKey(id)}}
+	for evs := range s.Store.Watch(ctx, spans, from) {
+		if len(evs.Changes) > 0 {
+			return
+		}
+	}
+	backoff.Pause(ctx, s.Every) // the watch has failed
 }
 
 // perform takes a task, makes its call and returns the result.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,6 +49,7 @@ func await(t *testing.T, what string, ok func() bool) {
 type pair struct {
 	t     *testing.T
 	store shared.Store
+	own   *memory.Store // of the host "r"
 	r, x  *task.Service
 
 	unreadable atomic.Bool // the secrets of the volume, on x
@@ -59,7 +61,8 @@ type pair struct {
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	p := &pair{t: t, store: memory.New().Open("/c/"), outcome: func() error { return nil }, overtaken: make(chan time.Duration, 1)}
+	server := memory.New()
+	p := &pair{t: t, store: server.Open("/c/"), own: server.Open("/c/"), outcome: func() error { return nil }, overtaken: make(chan time.Duration, 1)}
 	ready := shared.Node{Incarnation: 1, State: shared.NodeReady}
 	p.do(put(t, shared.MetaKey, shared.Meta{Schema: shared.Schema, ClusterID: "c", Epoch: 1}),
 		put(t, shared.NodeKey("r"), ready), put(t, shared.NodeKey("x"), ready), put(t, shared.LiveKey("r"), shared.Live{}), put(t, shared.LiveKey("x"), shared.Live{}),
@@ -73,9 +76,9 @@ func newPair(t *testing.T) *pair {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
-	for _, node := range []string{"r", "x"} {
+	for node, store := range map[string]shared.Store{"r": p.own, "x": p.store} {
 		s := task.New(task.Options{
-			Store: p.store, Node: node, Asker: func() (shared.Asker, error) {
+			Store: store, Node: node, Asker: func() (shared.Asker, error) {
 				return shared.Asker{Node: node, Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil
 			},
 			View: func(string) plugin.View {
@@ -216,6 +219,33 @@ func TestOvertaken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLeftTask cuts the requester off from the store before it deletes the task that has a result. The executor
+// keeps the task as long as the announced call names it, and deletes it then.
+func TestLeftTask(t *testing.T) {
+	p := newPair(t)
+	p.attaching()
+	p.own.SetFaults(func(txn shared.Txn) memory.Fault {
+		if slices.ContainsFunc(txn.Then, func(op shared.Op) bool { return op.Kind == shared.OpDelete }) {
+			return memory.Unreachable
+		}
+		return memory.None
+	})
+	remote := task.Remote{Service: p.r, Volume: v}
+	if _, err := remote.Call(t.Context(), call.ControllerPublish, call.ControllerPublishRequest{ExternalID: "e", NodeID: "n"}); err != nil {
+		t.Fatal(err)
+	}
+
+	left := func() bool {
+		page, err := p.store.Range(t.Context(), shared.Tasks(), 1, 0)
+		return err == nil && len(page.KVs) > 0
+	}
+	if !left() {
+		t.Error("the task is gone before the announced call has ended")
+	}
+	p.do(shared.Delete(shared.CallKey("v")))
+	await(t, "the executor deletes the task", func() bool { return !left() })
 }
 
 // TestSecrets tests that a host takes no task if it cannot read all secrets of the volume. The asking
