@@ -2,6 +2,7 @@ package hold
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/volagent/volagent/volmgr/shared"
@@ -142,7 +143,7 @@ func (s *ownHolds) explain(ctx context.Context, id string, e shared.Entry[shared
 	}
 	if s.isSuspended() {
 		s.Log.Warn("the cluster shows a hold that this host does not know; it is given up after \"volctl cluster resume\"", "volume", id)
-		return nil
+		return s.endRestoredCall(ctx, id, h.Operation)
 	}
 
 	sit, err := s.read(ctx, id)
@@ -153,6 +154,7 @@ func (s *ownHolds) explain(ctx context.Context, id string, e shared.Entry[shared
 		return nil // the host has given up the hold in the meantime
 	}
 
+	s.markStray(id) // if the record has another hold, the end of the record leads to this one
 	def, added := definitionOf(sit), false
 	if r, ok := s.Records.Volume(id); ok && !r.Volume.Shared && r.Same(volume.Record{Volume: def}) {
 		return s.adopt(ctx, def, shared.HoldOf(e, epoch)) // a share or unshare was interrupted
@@ -164,14 +166,55 @@ func (s *ownHolds) explain(ctx context.Context, id string, e shared.Entry[shared
 		}
 
 		added = true
-		return volume.Unexplained(def, volume.Hold{State: volume.Unknown, Operation: h.Operation, Access: h.Access, Reader: h.Reader, Since: h.Since},
-			h.NodeID, h.Attachment != "", s.StagingPath(def.PluginID, id)), true
+		return volume.Unexplained(def, earlierHold(h), s.StagingPath(def.PluginID, id)), true
 	})
 	if added && err == nil {
 		s.Log.Warn("the cluster shows a hold that this host does not know; it is given up", "volume", id)
 		s.Wake(id)
 	}
 
+	return err
+}
+
+// errAttached means that the record of this host comes from an older snapshot of its disk.
+var errAttached = errors.New("the cluster shows an attachment that this host does not know; the volume is detached first")
+
+// findAttachment makes a record that gives up its hold know the attachment that the cluster shows.
+func (s *ownHolds) findAttachment(ctx context.Context, id string, h shared.Hold) error {
+	return s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
+		if !ok {
+			return r, false
+		}
+		return volume.FindAttachment(r, h.Operation, h.NodeID)
+	})
+}
+
+// earlierHold returns a hold of this host that no record explains.
+func earlierHold(h shared.Hold) volume.EarlierHold {
+	return volume.EarlierHold{
+		Hold:     volume.Hold{Operation: h.Operation, Access: h.Access, Reader: h.Reader, Since: h.Since},
+		Attached: h.Attachment != "", NodeID: h.NodeID, Calling: h.Attachment != "" && h.Attachment != shared.Attached,
+	}
+}
+
+// endRestoredCall ends a call of this host for a hold that no record explains, after a restore of the store. The
+// call ended long ago, and no step of this host leads to its end. It would keep a rival from its detach, while
+// the rival keeps this host from the volume.
+func (s *ownHolds) endRestoredCall(ctx context.Context, id, operation string) error {
+	who, err := s.Asker()
+	if err != nil {
+		s.CompareAgain()
+		return nil //nolint:nilerr // the comparison after the registration looks again
+	}
+	sit, err := s.read(ctx, id)
+	if err != nil {
+		return err
+	}
+	txn, err := sit.EndAttachmentCall(who, operation)
+	if err != nil || len(txn.Then) == 0 {
+		return nil //nolint:nilerr // the hold or the registration has changed, which leads to another comparison
+	}
+	_, err = s.Store.Do(ctx, txn)
 	return err
 }
 
@@ -204,27 +247,22 @@ func (s *ownHolds) explainStray(ctx context.Context, id string) error {
 	return s.explain(ctx, id, sit.Hold, sit.Meta.Value.Epoch)
 }
 
-// adoptHold continues an earlier hold of this host that no record explains, for a record that waits
-// for a hold of the same kind. The volume may still be attached and staged under the earlier hold,
-// so these sides become unknown. A hold of another kind is given up when the record has ended. If the
-// record has had a hold itself, its hold is lost: the record is older than the earlier hold, and both would
-// wait for each other.
+// adoptHold makes a record that waits for a hold explain an earlier hold of this host. A hold of the kind that
+// the record waits for serves its claims. Any other hold is given up first. The volume may still be attached
+// and staged under the earlier hold, so these sides become unknown.
 func (s *ownHolds) adoptHold(ctx context.Context, id, operation string, h shared.Hold) {
 	s.markStray(id)
-	outdated := volume.Token{}
-	err := s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (volume.Record, bool) {
-		outdated = volume.Token{}
+	adopted := false
+	err := s.Records.ChangeShared(ctx, id, func(r volume.Record, ok bool) (now volume.Record, changed bool) {
+		adopted = false
 		if !ok || r.Node.Hold.Operation != operation {
 			return r, false
 		}
-		now, adopted := volume.AdoptHold(r, h.Operation, h.Access, h.Reader, h.Attachment != "")
-		if !adopted && r.Node.Hold.State == volume.Unknown {
-			outdated = r.Node.Hold.Token
-		}
+		now, adopted = volume.AdoptHold(r, earlierHold(h))
 		return now, adopted
 	})
-	if err == nil && outdated != (volume.Token{}) {
-		err = s.lose(ctx, id, outdated)
+	if adopted && err == nil {
+		s.Wake(id) // the next try asks for another hold, so the failures of the earlier tries do not count
 	}
 	if err != nil {
 		s.Log.Warn("cannot continue an earlier hold of this host", "volume", id, "error", err)

@@ -53,11 +53,18 @@ func (s *membership) noteRevision(revision, before int64) error {
 	return nil
 }
 
-// setSuspended records whether the cluster admits writers.
+// setSuspended records whether the cluster admits writers. After a restore, no host cleans up before a person
+// resumes the cluster, so the host cleans up then.
 func (s *membership) setSuspended(m shared.Meta) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	was := s.suspended
 	s.suspended = m.Suspended != ""
+	resumed := was && !s.suspended
+	s.mu.Unlock()
+
+	if resumed {
+		s.Reachable()
+	}
 }
 
 // isSuspended reports whether the cluster admits no writers after a restore.

@@ -87,7 +87,7 @@ type Options struct {
 	// Wake makes the queue look at a volume again.
 	Wake func(id string)
 
-	// Reachable is called when the cluster has become usable.
+	// Reachable is called when the cluster has become usable, and when a person has resumed it.
 	Reachable func()
 
 	// Uses returns the id under which this host uses a storage volume on its own, or an empty text.

@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
@@ -66,20 +67,24 @@ func (s Steps) acquire(ctx context.Context, r volume.Record, p plugin.View) volu
 	}
 
 	id := r.Volume.ID
-	sit, err := s.decide(ctx, id, func(sit shared.Situation) (shared.Txn, error) {
+	admits := func(sit shared.Situation) (shared.Txn, error) {
 		if _, ok := sit.Granted(ask); ok {
 			return shared.Txn{}, sit.CheckVerified(ask)
 		}
 		return sit.Admit(ask)
-	})
+	}
+	sit, err := s.decide(ctx, id, admits)
 	if err != nil {
 		out := outcome(volume.Acquire, err)
 		if sit.Hold.Exists() && sit.Hold.Value.Operation != h.Operation {
 			s.adoptHold(ctx, id, h.Operation, sit.Hold.Value)
 		}
+		if errors.Is(err, shared.ErrDraining) && !s.Draining() {
+			out.Err.Retry = volume.RetryBackoff // the drain has ended, and the cluster does not show that yet
+		}
 		if out.Err.Code == volume.CodeHeld {
 			s.waits.noteAbsence(ctx, sit, id, out.Err)
-			s.waits.await(id, true, func(sit shared.Situation) (shared.Txn, error) { return sit.Admit(ask) })
+			s.waits.await(id, true, admits)
 		}
 		return out
 	}
@@ -125,12 +130,18 @@ func (s Steps) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 
 	s.setEnding(id, r.Node.Hold.Operation)
 	ends := func(sit shared.Situation) (shared.Txn, error) {
+		if is := sit.Hold.Value; is.Operation == r.Node.Hold.Operation && is.Attachment == shared.Attached {
+			return shared.Txn{}, errAttached
+		}
 		return sit.GiveUp(who, r.Node.Hold.Operation, time.Now().UTC())
 	}
-	_, err = s.decide(ctx, id, ends)
+	sit, err := s.decide(ctx, id, ends)
 	s.takeCached(id)
 	if err == nil {
 		return volume.Outcome{}
+	}
+	if errors.Is(err, errAttached) {
+		err = errors.Join(err, s.findAttachment(ctx, id, sit.Hold.Value))
 	}
 
 	out := outcome(volume.GiveUp, err)
@@ -172,7 +183,8 @@ func (s Steps) announced(ctx context.Context, r volume.Record, a volume.Action, 
 	if out.Err != nil && out.Err.Unsent && out.Err.Code == volume.CodeNoExecutor {
 		out.Unsent = true // the attachment is as before
 	}
-	if out.Err == nil || out.Err.Uncertain() && !out.Unsent {
+	uncertain := out.Err != nil && out.Err.Uncertain() && !out.Unsent
+	if uncertain || out.Err == nil && !detachedForClaims(r, a) {
 		return out // the call ends with the next step of the volume
 	}
 
@@ -183,6 +195,13 @@ func (s Steps) announced(ctx context.Context, r volume.Record, a volume.Action, 
 	}
 	s.takeCached(r.Volume.ID)
 	return out
+}
+
+// detachedForClaims reports whether a step has detached a volume that claims want, because an attach has failed.
+// The next attach may be minutes away, and no host can correct a wrong attachment while a call is announced.
+func detachedForClaims(r volume.Record, a volume.Action) bool {
+	wanted := slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted })
+	return a.Kind == call.ControllerUnpublish && wanted
 }
 
 // justAdmitted reports whether the last transaction about the volume was the admission of this host,

@@ -151,7 +151,7 @@ func (s *storm) compare(id string) {
 	}
 	if r, ok := s.mem[id]; k.holder == thisHost && !explained && (!ok || !r.Held()) {
 		h := volume.Hold{State: volume.Unknown, Operation: k.operation, Access: call.SingleNodeMultiWriter}
-		s.mem[id] = volume.Unexplained(stormVolume(id, true), h, "n", s.attach, stagingOf(id))
+		s.mem[id] = volume.Unexplained(stormVolume(id, true), volume.EarlierHold{Hold: h, Attached: s.attach, NodeID: "n"}, stagingOf(id))
 	}
 	s.keys[id] = func() poolKey { k.unseen = false; return k }()
 	s.disk = maps.Clone(s.mem) // the agent repeats the comparison until the disk has it

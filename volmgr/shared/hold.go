@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -102,7 +103,7 @@ func (s Situation) checkAdmission(a Ask) error {
 		return volume.Errorf(volume.ErrRefused, "volume %q is not ready to be claimed: %s did not end", id, def.Volume.Provision).
 			WithRemedy(remedy.Of(remedy.ShowVolume, id))
 	case s.Node.Value.State == NodeDraining:
-		return volume.Errorf(volume.ErrRefused, "cannot claim volume %q: this host is draining", id).WithRemedy(remedy.Of(remedy.Undrain))
+		return volume.Errorf(ErrDraining, "cannot claim volume %q: this host is draining", id).WithRemedy(remedy.Of(remedy.Undrain))
 	case def.Attach && !a.Attach && !a.Controller:
 		return s.held("volume %q needs %s, and this host knows no controller of driver %s yet", id, call.ControllerPublish, def.Volume.Driver)
 	case len(use.Rivals) > 0:
@@ -116,19 +117,19 @@ func (s Situation) checkAdmission(a Ask) error {
 		return s.held("volume %q is used in mode %s by %s; mode %s must wait until it is free", id, use.Access, s.user(a), a.Access)
 	case use.Holder != "" && holds(a.Access, a.Reader):
 		return s.held("volume %q is held by host %q in mode %s since %s", id, use.Holder, use.Access, ago(use.Since, a.Now))
-	case s.Meta.Value.Suspended != "" && (holds(a.Access, a.Reader) || s.hidesMode()):
+	case s.waitsForResume(a.Access, a.Reader):
 		return s.suspended()
 	default:
 		return s.reserved(a)
 	}
 }
 
-// hidesMode reports whether a host may use the volume in another mode, although the store shows no
-// use. The host has not registered since the restore of the store.
-func (s Situation) hidesMode() bool {
+// waitsForResume reports whether a hold must wait until a person resumes the cluster. A host that has not
+// registered since the restore of the store may use the volume, also in another mode than the store shows.
+func (s Situation) waitsForResume(access call.AccessMode, reader bool) bool {
 	modes := s.Volume.Value.Volume.Capabilities
 	other := func(c call.Capability) bool { return c.Access != modes[0].Access }
-	return s.Use.Value.Access == "" && slices.ContainsFunc(modes, other)
+	return s.Meta.Value.Suspended != "" && (holds(access, reader) || slices.ContainsFunc(modes, other))
 }
 
 // user names one host that uses the volume, for a message.
@@ -143,6 +144,9 @@ func (s Situation) user(a Ask) string {
 	}
 	return "another host"
 }
+
+// ErrDraining means that the cluster shows the host as draining, so that the host gets no further hold.
+var ErrDraining = fmt.Errorf("draining: %w", volume.ErrRefused)
 
 // Confirm returns the transaction that records the attachment and ends the announced call. The agent
 // mounts the volume only after this transaction. It returns an error if the host has lost its hold,

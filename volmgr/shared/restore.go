@@ -221,7 +221,7 @@ func (s Situation) checkAlone(access call.AccessMode, reader bool) error {
 	switch {
 	case len(s.Use.Value.Rivals) > 0:
 		return s.conflict()
-	case s.Meta.Value.Suspended != "" && holds(access, reader):
+	case s.waitsForResume(access, reader):
 		return s.suspended()
 	default:
 		return nil

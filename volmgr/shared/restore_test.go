@@ -91,16 +91,21 @@ func TestSuspended(t *testing.T) {
 			t.Errorf("verify in mode %s: %v", c.access, err)
 		}
 	}
+	ask := Ask{Asker: who, Operation: "o", Access: call.MultiNodeMultiWriter}
+	s.Use.Value.Access = call.MultiNodeMultiWriter // the mode may have changed since the backup
 	for _, mode := range []call.AccessMode{call.SingleNodeWriter, call.MultiNodeMultiWriter} {
 		s.Volume.Value.Volume.Capabilities = append(s.Volume.Value.Volume.Capabilities, call.Capability{Access: mode})
-		_, err := s.Admit(Ask{Asker: who, Operation: "o", Access: call.MultiNodeMultiWriter})
-		if several := len(s.Volume.Value.Volume.Capabilities) > 1; (err != nil) != several {
-			t.Errorf("the first hold on a volume with several modes (%t): %v", several, err)
+		several := len(s.Volume.Value.Volume.Capabilities) > 1
+		if _, err := s.Admit(ask); (err != nil) != several {
+			t.Errorf("a further hold on a volume with several modes (%t): %v", several, err)
+		}
+		if err := s.CheckVerified(ask); (err != nil) != several {
+			t.Errorf("verify a hold on a volume with several modes (%t): %v", several, err)
 		}
 	}
-	s.Use.Value.Access = call.MultiNodeMultiWriter
-	if _, err := s.Admit(Ask{Asker: who, Operation: "o", Access: call.MultiNodeMultiWriter}); err != nil {
-		t.Errorf("a further hold in the mode that the store shows: %v", err)
+	s.Meta.Value.Suspended, s.Use.Value.Rivals = "", []Rival{{Host: "b", Access: call.SingleNodeWriter}}
+	if err := s.CheckVerified(ask); err == nil {
+		t.Error("a host uses a hold again, although another host uses the volume against its mode")
 	}
 	who.Era.Epoch--
 	if _, err := s.Admit(Ask{Asker: who, Access: call.MultiNodeMultiWriter}); !errors.Is(err, ErrUnregistered) {

@@ -83,6 +83,10 @@ type Hold struct {
 	// hold since then. The state is Unknown, or Present after a Trust.
 	Unverified bool `json:"unverified,omitempty"`
 
+	// Unfit is set on an earlier hold of this host that does not fit its claims. The agent gives it up, and
+	// then gets another hold for the claims.
+	Unfit bool `json:"unfit,omitempty"`
+
 	// Lost is set if the store no longer shows the hold. Another host may use the volume, so the
 	// agent only undoes the mounts on this host. It makes no controller call.
 	Lost bool `json:"lost,omitempty"`
@@ -144,6 +148,8 @@ func (p upPlanner) holdUp() (chosen, ok bool) {
 		return p.wait(CauseBackoff, "%s failed and is not due yet", call.ControllerPublish), false
 	case h.State == Failed:
 		return p.try(Action{Kind: GiveUp}), false // an earlier GiveUp may still end the hold
+	case h.Unfit:
+		return p.endUnfit(), false
 	case p.trusts():
 		return p.try(Action{Kind: Trust}), false
 	default:
@@ -265,15 +271,19 @@ func applyAcquire(r Record, out Outcome) Record {
 }
 
 // withoutHold returns the record after the host has given up its hold. If a claim was admitted
-// during that, the next Acquire uses the operation of the ended hold again. It asks only for the right
-// that the remaining claims need.
+// during that, or needs another hold, the next Acquire uses the operation of the ended hold again. It asks
+// only for the right that the remaining claims need.
 func (r Record) withoutHold() Record {
 	h := r.Node.Hold
 	r.Node.Hold = Hold{}
 	wanted := slices.DeleteFunc(r.Ordered(), func(c Claim) bool { return !c.Wanted })
 	if !h.Lost && len(wanted) > 0 {
 		writes := slices.ContainsFunc(wanted, func(c Claim) bool { return !c.ReadOnly || c.Adopted })
-		r.Node.Hold = Hold{Operation: h.Operation, Access: h.Access, Reader: h.Access == call.MultiNodeSingleWriter && !writes}
+		access := h.Access
+		if m := r.Node.Mode; h.Unfit && m != nil {
+			access = m.Access
+		}
+		r.Node.Hold = Hold{Operation: h.Operation, Access: access, Reader: access == call.MultiNodeSingleWriter && !writes}
 	}
 
 	return r
@@ -382,6 +392,9 @@ func fitsHold(r Record, req Request, mode *Mode) error {
 	if !r.Volume.Shared || !r.Node.held() && len(r.Claims) == 0 {
 		return nil
 	}
+	if h.Unfit && !h.Lost && len(r.Claims) > 0 {
+		return nil // the claims get another hold
+	}
 
 	kind := ErrRefused
 	if len(r.Claims) == 0 {
@@ -443,20 +456,6 @@ func DoubtAttachment(r Record, operation string) (now Record, changed bool) {
 	return r, true
 }
 
-// Unexplained returns a record for a hold of this host that no record explains. For example, the
-// state database was lost. The agent then takes the volume off this host and gives up the hold.
-// Every side is unknown, because nothing shows whether the host has made it. The parameter
-// attached is set if the volume was attached for the hold, to the node with the CSI node id nodeID.
-func Unexplained(v Volume, h Hold, nodeID string, attached bool, stagingPath string) Record {
-	r := Record{Volume: v}
-	h.State, h.Confirmed = Unknown, false
-	r.Node = NodeSide{Hold: h, Staged: Unknown, StagingPath: stagingPath, Uses: Uses{Stage: true}}
-	if attached {
-		r.Node.Attached, r.Node.NodeID, r.Node.Uses.Attach = Unknown, nodeID, true
-	}
-	return r
-}
-
 // Reclaims reports whether this host must write its hold anew in the given epoch of the cluster. The
 // record then has a hold of an earlier epoch, and the host may have made other sides under it.
 func (r Record) Reclaims(epoch int64) bool {
@@ -464,23 +463,6 @@ func (r Record) Reclaims(epoch int64) bool {
 	used := h.State == Present || h.State == Unknown && !neverMounted(r)
 	earlier := h.Token.Epoch > 0 && h.Token.Epoch < epoch
 	return r.Volume.Shared && used && earlier && !h.Lost
-}
-
-// AdoptHold returns the record of a volume that waits for a hold, with an earlier hold of this host
-// that no record explained. It changes nothing if the earlier hold is of another kind, or if the
-// record has a hold. The parameter attached is set if the volume was attached for the hold.
-func AdoptHold(r Record, operation string, access call.AccessMode, reader, attached bool) (Record, bool) {
-	h := r.Node.Hold
-	if h.State == Present || h.Lost || h.Access != access || h.Reader != reader {
-		return r, false
-	}
-
-	r.Node.Hold = Hold{State: Unknown, Operation: operation, Access: access, Reader: reader}
-	r.Node.Uses.Stage, r.Node.Staged = true, uncertain(r.Node.Staged)
-	if attached {
-		r.Node.Uses.Attach, r.Node.Attached = true, uncertain(r.Node.Attached)
-	}
-	return r, true
 }
 
 // Idle reports whether the agent can forget the record of a shared volume. The definition remains

@@ -283,7 +283,8 @@ func TestRebuiltHold(t *testing.T) {
 		}
 	}
 
-	r := volume.Unexplained(volume.Volume{ID: "data", Shared: true}, volume.Hold{State: volume.Present, Confirmed: true, Operation: "op"}, "n", true, "/s")
+	earlier := volume.EarlierHold{Hold: volume.Hold{State: volume.Present, Confirmed: true, Operation: "op"}, Attached: true, NodeID: "n"}
+	r := volume.Unexplained(volume.Volume{ID: "data", Shared: true}, earlier, "/s")
 	if n := r.Node; n.Hold.State != volume.Unknown || n.Hold.Confirmed || n.Attached != volume.Unknown || n.Staged != volume.Unknown {
 		t.Errorf("a hold without a record: %+v", n)
 	}

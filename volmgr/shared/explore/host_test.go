@@ -273,8 +273,15 @@ func (s *state) compare(v variant, x int) {
 	if !e.Exists() || h.has() && (is.Operation == e.Value.Operation || h.rec.Held()) || s.meta().Suspended != "" {
 		return
 	}
-	h.rec = volume.Unexplained(v.volume(), volume.Hold{State: volume.Unknown, Operation: e.Value.Operation, Access: e.Value.Access, Since: now},
-		e.Value.NodeID, e.Value.Attachment != "", staging)
+	h.rec = volume.Unexplained(v.volume(), earlierHold(e.Value), staging)
+}
+
+// earlierHold returns a hold that no record explains, as agent/hold does.
+func earlierHold(h shared.Hold) volume.EarlierHold {
+	return volume.EarlierHold{
+		Hold:     volume.Hold{Operation: h.Operation, Access: h.Access, Reader: h.Reader, Since: now},
+		Attached: h.Attachment != "", NodeID: h.NodeID, Calling: h.Attachment != "" && h.Attachment != shared.Attached,
+	}
 }
 
 // proven reports whether a proof names the volume, since a host has got its hold.

@@ -222,7 +222,7 @@ func (s state) acquireTurn(v variant, x int, finish func(*state, volume.Outcome)
 				return
 			}
 			if e := s.situation(x).Hold; e.Exists() && e.Value.Operation != h.rec.Node.Hold.Operation {
-				h.rec, _ = volume.AdoptHold(h.rec, e.Value.Operation, e.Value.Access, e.Value.Reader, e.Value.Attachment != "")
+				h.rec, _ = volume.AdoptHold(h.rec, earlierHold(e.Value))
 			}
 			finish(s, outcome(err))
 		},
