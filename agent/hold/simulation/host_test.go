@@ -11,9 +11,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/drain"
 	"github.com/volagent/volagent/agent/hold"
 	"github.com/volagent/volagent/agent/hold/clean"
 	"github.com/volagent/volagent/agent/hold/fence"
+	"github.com/volagent/volagent/agent/hold/move"
 	"github.com/volagent/volagent/agent/hold/task"
 	"github.com/volagent/volagent/agent/reconcile"
 	"github.com/volagent/volagent/volmgr/call"
@@ -31,10 +33,11 @@ type host struct {
 	box        *box
 
 	disk     image
-	outdated bool // the host has booted with old records
 	boots    int
 	mounts   map[string]mounted    // by path; guarded by san.mu
 	made     uint64                // the number of mounts that were made; guarded by san.mu
+	outdated atomic.Bool           // the host has booted with old records in this storm
+	empty    bool                  // the host is drained, and nothing was left on it; guarded by san.mu
 	agent    atomic.Pointer[agent] // nil while no agent runs
 
 	partitioned bool       // guarded by world.mu
@@ -49,6 +52,7 @@ type host struct {
 type mounted struct {
 	id     uint64
 	volume string // external id
+	access call.AccessMode
 	writes bool
 	boot   int
 }
@@ -89,6 +93,8 @@ type agent struct {
 	fencer  *fence.Fencer
 	queue   *reconcile.Queue
 	claims  *claim.Service
+	drainer *drain.Service
+	moves   *move.Service
 	running sync.WaitGroup
 }
 
@@ -150,6 +156,7 @@ func (h *host) start() {
 	a.running.Go(func() { a.holds.Run(a.ctx) })
 	a.running.Go(func() { a.tasks.Run(a.ctx) })
 	a.running.Go(func() { a.cleaner.Run(a.ctx) })
+	a.running.Go(func() { a.moves.Run(a.ctx) })
 	a.queue.Start()
 }
 
@@ -192,8 +199,16 @@ func (a *agent) connect(after volume.Stop) {
 		Events: func(evs []volume.Event) { a.events(evs...) }, Crashed: after == volume.Crashed, Log: hclog.NewNullLogger(),
 	})
 	a.claims = &claim.Service{
-		Store: a.records, Queue: a.queue, Plugins: views{h}, Paths: a, Fetch: a.holds.Fetch, Events: claim.EventSink(a.events),
+		Store: a.records, Queue: a.queue, Plugins: views{h}, Paths: a, Fetch: a.holds.Fetch, Leaving: func(id string) string { return a.moves.Leaving(id) },
+		Events: claim.EventSink(a.events),
 	}
+	a.drainer = &drain.Service{
+		Store: a.records, Claims: a.claims, Queue: a.queue, Owners: noOwners{}, Events: a.events, Changed: a.holds.DrainChanged,
+	}
+	a.moves = move.New(move.Options{
+		Store: a.link, Node: h.name, Asker: a.holds.Asker, Lease: a.holds.Lease, Accepts: a.accepts, Draining: a.records.Draining,
+		Freed: func(string) {}, Release: a.drainer.Release, Events: a.events, Log: log, Answer: answerWithin, Reserve: reserveFor,
+	})
 }
 
 // views reports the state of the plugins of a host.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -15,6 +16,7 @@ import (
 type image struct {
 	volumes map[string]volume.Record
 	member  shared.Membership
+	drains  bool // a person drains the host
 	clean   bool // the last agent has stopped in order
 	boot    int  // the boot in which the image was written
 }
@@ -26,6 +28,7 @@ type records struct {
 	mu     sync.Mutex
 	mem    map[string]volume.Record
 	member shared.Membership
+	drains atomic.Bool // changes only under mu; a decision about a claim reads it under mu
 }
 
 // errDead is the error of a process that does not exist any more.
@@ -34,6 +37,7 @@ var errDead = errors.New("the agent is dead")
 // newRecords returns the records that an agent finds on the disk.
 func newRecords(a *agent, after volume.Stop) *records {
 	s := &records{a: a, mem: map[string]volume.Record{}, member: a.h.disk.member}
+	s.drains.Store(a.h.disk.drains)
 	for id, r := range a.h.disk.volumes {
 		r.Node.Proven = false // Proven exists only in memory
 		r, _ = volume.Loaded(r, after, false)
@@ -45,7 +49,7 @@ func newRecords(a *agent, after volume.Stop) *records {
 
 // commit writes all records to the disk. The caller holds mu.
 func (s *records) commit(clean bool) {
-	s.a.h.disk = image{volumes: maps.Clone(s.mem), member: s.member, clean: clean, boot: s.a.h.booted()}
+	s.a.h.disk = image{volumes: maps.Clone(s.mem), member: s.member, drains: s.drains.Load(), clean: clean, boot: s.a.h.booted()}
 }
 
 // stopped records that the agent has stopped in order.
@@ -77,8 +81,17 @@ func (s *records) Volumes() []volume.Record {
 // Leftovers returns no records, because no volume is deregistered.
 func (s *records) Leftovers() []volume.Record { return nil }
 
-// Draining reports that the host is not drained.
-func (s *records) Draining() bool { return false }
+// Draining reports whether a person drains the host.
+func (s *records) Draining() bool { return s.drains.Load() }
+
+// SetDraining stores whether a person drains the host.
+func (s *records) SetDraining(_ context.Context, drains bool) (changed bool, err error) {
+	err = s.update(func() (bool, error) {
+		changed = s.drains.Swap(drains) != drains
+		return changed, nil
+	})
+	return changed, err
+}
 
 // Membership returns the stored membership of the host.
 func (s *records) Membership() shared.Membership {

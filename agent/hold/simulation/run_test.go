@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/volagent/volagent/agent/cluster/memory"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -18,8 +19,7 @@ import (
 // "make simulate" checks.
 const restWithin = 30 * time.Second
 
-// outdatedFlag lets hosts boot with old records. A claim of such a host may wait for ever for an earlier hold
-// of the host that has another kind, so the default is without them.
+// outdatedFlag lets hosts boot with old records. "make simulate" sets it, because it searches for longer.
 var outdatedFlag = flag.Bool("simulation.outdated", false, "let hosts also boot with old records")
 
 // restFlag is how long after the end of all faults and of one deadline the cluster must be at rest. The
@@ -36,6 +36,7 @@ type run struct {
 	mu      sync.Mutex     // guards busy and waiting
 	waiting map[*waiter]bool
 	allocs  int
+	backup  memory.Backup   // of the store
 	calm    context.Context // ends when all faults must end
 	end     context.CancelFunc
 }
@@ -66,6 +67,7 @@ func (r *run) run(length time.Duration) {
 		h.start()
 	}
 	r.define()
+	r.backup = w.server.Backup()
 	for w.now() < length && !w.over() {
 		r.storm(r.span(time.Minute, 4*time.Minute))
 		r.rest()
@@ -118,6 +120,10 @@ func (r *run) define() {
 func (r *run) storm(length time.Duration) {
 	w := r.w
 	r.calm, r.end = context.WithCancel(context.Background())
+	w.restored.Store(false)
+	for _, h := range w.hosts {
+		h.outdated.Store(false)
+	}
 	w.note("driver", "", "a storm of %s begins", length)
 	for end := time.Now().Add(length); time.Now().Before(end) && !w.over(); {
 		switch n := r.rng.IntN(100); {
@@ -125,6 +131,10 @@ func (r *run) storm(length time.Duration) {
 			r.claim()
 		case n < 85:
 			r.detach()
+		case n < 88:
+			r.move()
+		case n < 90:
+			r.drain()
 		default:
 			r.fault()
 		}
@@ -142,8 +152,8 @@ func (r *run) claim() {
 		wait = r.span(time.Second, time.Minute)
 	}
 	req := volume.Request{Alloc: alloc}
-	req.Mode = v.Capabilities[0]
-	req.ReadOnly = v.Capabilities[0].Access == call.MultiNodeSingleWriter && r.rng.IntN(3) > 0
+	req.Mode = v.Capabilities[r.rng.IntN(len(v.Capabilities))]
+	req.ReadOnly = req.Mode.Access == call.MultiNodeSingleWriter && r.rng.IntN(3) > 0
 	a := h.agent.Load()
 	if a == nil {
 		return
@@ -222,7 +232,8 @@ func (r *run) rest() {
 			begun = w.lastOff // the last fault
 		}
 		w.mu.Unlock()
-		if bad, id = w.unrest(); bad == "" || time.Since(begun) > controllerDeadline+*restFlag {
+		r.decide()
+		if bad, id = w.unrest(); bad == "" || time.Since(begun) > controllerDeadline+r.limit() {
 			break
 		}
 		time.Sleep(500 * time.Millisecond)
@@ -236,6 +247,18 @@ func (r *run) rest() {
 	w.mu.Unlock()
 	w.count("way to rest")
 	r.idle()
+}
+
+// limit returns the limit of the rest. If hosts have booted with old records and the store was restored, only the
+// lists of the drivers show some attachments. A later pass finds them, and claims that wait for them try again
+// after that.
+func (r *run) limit() time.Duration {
+	for _, h := range r.w.hosts {
+		if h.outdated.Load() && r.w.restored.Load() {
+			return max(*restFlag, 6*time.Minute)
+		}
+	}
+	return *restFlag
 }
 
 // idle lets the cluster rest for a while, and counts its requests. No claim may wait longer than its client.
@@ -343,7 +366,8 @@ func (r *run) fault() {
 				r.last(d)
 				h.die()
 				if outdated {
-					h.disk, h.outdated = old, true
+					h.disk = old
+					h.outdated.Store(true)
 				}
 				h.start()
 			})
@@ -374,6 +398,7 @@ func (r *run) fault() {
 		func() {
 			r.inTime("calls of plugins go wrong", r.span(5*time.Second, time.Minute), func(t *trouble, on bool) { t.calls = pick(on, 0.3) })
 		},
+		r.restore,
 		func() { r.w.count("fault: compaction"); r.w.server.Compact(r.w.server.Revision()) },
 	}
 	all[r.rng.IntN(len(all))]()

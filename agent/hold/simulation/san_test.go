@@ -27,7 +27,6 @@ type san struct {
 type disk struct {
 	id       string
 	driver   driver
-	access   call.AccessMode
 	attached map[string]bool // by node id
 }
 

@@ -233,12 +233,15 @@ func (h *host) effect(r volume.Record, a volume.Action) error {
 		return nil
 	}
 
+	if h.empty {
+		h.w.breaks(d.id, "%s mounts %s after its drain", h.name, a.Path)
+	}
 	h.made++
 	writes := !r.Node.Hold.Reader
 	if a.Kind == call.NodePublish {
 		writes = writes && !r.Claims[a.Alloc].ReadOnly
 	}
-	h.mounts[a.Path] = mounted{id: h.made, volume: r.Volume.ExternalID, writes: writes, boot: h.booted()}
+	h.mounts[a.Path] = mounted{id: h.made, volume: r.Volume.ExternalID, access: r.Node.Hold.Access, writes: writes, boot: h.booted()}
 	h.w.note(h.name, d.id, "mounted %s", a.Path)
 	h.w.judge.writers(d)
 	return nil

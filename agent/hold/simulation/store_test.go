@@ -94,7 +94,7 @@ func (l *link) Do(ctx context.Context, t shared.Txn) (shared.Result, error) {
 	r := w.draw(l.a.h.name + " fate" + name)
 	if err != nil && !errors.Is(err, shared.ErrUnreachable) {
 		if writes && back > 0 && r.IntN(2) == 0 {
-			time.AfterFunc(back, func() { l.executeLate(t) }) // the request is on its way
+			l.executeLate(t, back) // the request is on its way
 		}
 		if back == 0 {
 			return shared.Result{}, err
@@ -109,7 +109,7 @@ func (l *link) Do(ctx context.Context, t shared.Txn) (shared.Result, error) {
 	chance := r.Float64()
 	if writes && chance < f.late {
 		w.count("fault: transaction executed late")
-		time.AfterFunc(time.Duration(r.Int64N(int64(8*time.Second))), func() { l.executeLate(t) })
+		l.executeLate(t, time.Duration(r.Int64N(int64(8*time.Second))))
 		return shared.Result{}, l.lost(ctx, back)
 	}
 	if writes && chance < f.late+f.lost/2 {
@@ -138,10 +138,17 @@ func (l *link) lost(ctx context.Context, back time.Duration) error {
 	return shared.ErrUnknownOutcome
 }
 
-// executeLate executes a transaction whose answer no process awaits.
-func (l *link) executeLate(t shared.Txn) {
-	inner := l.a.h.w.server.Open(prefix) // the client may be closed
-	_, _ = l.a.h.w.judge.execute(l.a.h.name, inner, t)
+// executeLate executes a transaction after a time. No process awaits its answer. A store that was restored
+// meanwhile does not know of it.
+func (l *link) executeLate(t shared.Txn, after time.Duration) {
+	w := l.a.h.w
+	epoch := w.epochs.Load()
+	time.AfterFunc(after, func() {
+		if w.epochs.Load() == epoch {
+			inner := w.server.Open(prefix) // the client may be closed
+			_, _ = w.judge.execute(l.a.h.name, inner, t)
+		}
+	})
 }
 
 // changes reports whether a transaction changes a key.

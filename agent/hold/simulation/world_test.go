@@ -60,30 +60,33 @@ type trouble struct {
 
 // world is one simulated cluster: its hosts, its store and its storage.
 type world struct {
-	seed    uint64
-	begun   time.Time
-	server  *memory.Server
-	store   shared.Store // the judge reads with it
-	hosts   []*host
-	volumes []volume.Volume
-	boxes   []*box
-	san     *san
-	judge   *judge
-	virtual atomic.Int64 // the virtual time, for the watchdog outside
-	sent    atomic.Int64 // requests to the store
-	ended   atomic.Bool  // the run has ended
+	seed     uint64
+	begun    time.Time
+	server   *memory.Server
+	store    shared.Store // the judge reads with it
+	hosts    []*host
+	volumes  []volume.Volume
+	boxes    []*box
+	san      *san
+	judge    *judge
+	virtual  atomic.Int64 // the virtual time, for the watchdog outside
+	sent     atomic.Int64 // requests to the store
+	ended    atomic.Bool  // the run has ended
+	epochs   atomic.Int64 // how often the store was restored
+	restored atomic.Bool  // the store was or will be restored in this storm
 
-	mu      sync.Mutex
-	trouble trouble
-	outage  bool // the store answers no host
-	drawn   map[string]uint64
-	counts  map[string]int
-	trace   []line
-	broken  string // the first broken rule
-	about   string // the volume of the first broken rule
-	longest time.Duration
-	lastOff time.Time // when a hook has switched a host off
-	idle    int64     // the most requests to the store in a minute at rest
+	mu        sync.Mutex
+	trouble   trouble
+	outage    bool // the store answers no host
+	restoring bool // the store is off, and is being restored
+	drawn     map[string]uint64
+	counts    map[string]int
+	trace     []line
+	broken    string // the first broken rule
+	about     string // the volume of the first broken rule
+	longest   time.Duration
+	lastOff   time.Time // when a hook has switched a host off
+	idle      int64     // the most requests to the store in a minute at rest
 }
 
 // line is one event of a run.
@@ -115,8 +118,11 @@ func newWorld(seed uint64, hosts, volumes int, boxes []*box) *world {
 			ID: fmt.Sprintf("v%02d", i), Shared: true, PluginID: d.id, Driver: d.id + ".example", ExternalID: fmt.Sprintf("disk%02d", i),
 			RegisteredAt: w.begun.Add(time.Duration(i)), Capabilities: []call.Capability{{Access: mode, Attachment: call.FileSystem}},
 		}
+		if mode == call.MultiNodeMultiWriter {
+			v.Capabilities = append(v.Capabilities, call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem})
+		}
 		w.volumes = append(w.volumes, v)
-		w.san.disks[v.ExternalID] = &disk{id: v.ID, driver: d, access: mode, attached: map[string]bool{}}
+		w.san.disks[v.ExternalID] = &disk{id: v.ID, driver: d, attached: map[string]bool{}}
 	}
 	for i := range hosts {
 		w.hosts = append(w.hosts, newHost(w, i))
@@ -188,11 +194,11 @@ func (w *world) troubles() trouble {
 func (w *world) cut(h *host) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.outage || h.partitioned
+	return w.outage || w.restoring || h.partitioned
 }
 
 // shownLines limits the events that a failure prints.
-const shownLines = 120
+const shownLines = 300
 
 // history returns the last events of a volume, and the faults of all hosts among them.
 func (w *world) history(id string) string {
