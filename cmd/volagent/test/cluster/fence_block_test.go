@@ -10,8 +10,8 @@ import (
 )
 
 // TestTakeoverOfBlockDevice loses host h1, which writes to a volume as a block device. Host h2 takes the
-// device over by a detach, and reads what h1 has written. The SAN accepts no later write of h1. Host h1
-// comes back, undoes its device, and can use the volume again. (I1, I3, I4)
+// device over by a detach, and reads the data of h1. The SAN accepts no later write of h1. Host h1 comes back,
+// undoes its device, and can use the volume again. (I1, I3, I4)
 func TestTakeoverOfBlockDevice(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -49,9 +49,7 @@ func TestFenceByReservation(t *testing.T) {
 	l.b.MustRun("sh", "-c", `echo more >> "$1"`, "sh", filepath.Join(path, "owner"))
 	l.a.Await("the end of the mounts of h1", func() bool { return !strings.Contains(l.a.Mounts(), "san:") })
 	l.b.Volctl("volume", "detach", "db", "web", "--timeout", "60s")
-	if r := l.a.Try("volume", "claim", "other", "--alloc", "web", "--timeout", "3s"); r.Code == 0 {
-		t.Error("host h1 uses another volume while the storage is reserved against it")
-	}
+	l.a.ExpectRefusal(5, `node "csi-h1" is cut off`, "volume", "claim", "other", "--alloc", "web", "--timeout", "3s")
 	l.a.Volctl("volume", "detach", "other", "web", "--ignore-not-found", "--timeout", "60s")
 
 	mustSay(t, "the answer to unfence", l.b.Volctl("node", "unfence", "h1"), "host h1 has its access back; hooks: power")
