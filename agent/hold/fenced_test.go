@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// lostRecords are the records of a host that has lost the volume "db", and still has it mounted.
+// lostRecords are the records of a host with the lost volume "db", which is still mounted there.
 type lostRecords struct{ noRecords }
 
 func (lostRecords) Volumes() []volume.Record {

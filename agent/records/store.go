@@ -114,10 +114,9 @@ func (s Store) Detach(ctx context.Context, id string, fn func(volume.Record) (vo
 	return refused
 }
 
-// checkVolumeLimit returns an error for the first claim of a volume if this host already has, or has
-// reserved places for, as many volumes of the plugin as the plugin allows. A claim counts from this moment on,
-// also while it waits for another host. For a plugin without a limit, checkVolumeLimit does not read the other
-// records.
+// checkVolumeLimit returns an error for the first claim of a volume if this host already has as many volumes of
+// the plugin as the plugin allows. Reserved places count as well. A claim counts from this moment on, also while it
+// waits for another host. For a plugin without a limit, checkVolumeLimit does not read the other records.
 func (s Store) checkVolumeLimit(tx *statedb.Tx, r, next volume.Record) error {
 	p, _ := statedb.Plugins.Get(tx, r.Volume.PluginID)
 	if len(r.Claims) > 0 || len(next.Claims) == 0 || p.Info.MaxVolumes <= 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// encoded decodes a stored value, changes it as this release does, and returns what it then stores.
+// encoded decodes a stored value, changes it as this release does, and returns the new stored value.
 func encoded[T any](t *testing.T, stored string, change func(*T)) any {
 	t.Helper()
 	e, err := Decode[T](KV{Key: "k", Value: []byte(stored), Mod: 1})

@@ -116,8 +116,8 @@ type Cleaner struct {
 	// change.
 	fences map[string]bool
 
-	// passed contains what the key of this host as the elected one says about fencings by other hosts. The map
-	// itself does not change.
+	// passed is the last map of the hosts that fence for this elected host, as its key shows it. The map itself
+	// does not change.
 	passed map[string]string
 
 	jobs jobs // named after the key of a call or of a fencing, comparing or examining
