@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,70 @@ func TestUndoneAfterResume(t *testing.T) {
 		o.Hold = stored(HoldKey("b", "db"), Hold{Attachment: Attached, NodeID: "n"})
 		if _, err := o.MarkMissing(hostA, PublishedNode{Node: "b", NodeID: "n", Mod: o.Hold.Mod}); (err == nil) != (suspended == "") {
 			t.Errorf("attach again, suspended %q: %v", suspended, err)
+		}
+	}
+}
+
+// TestReclaimFence checks that the target of a detach which a fencing has left only ends the call, and does
+// not make it.
+func TestReclaimFence(t *testing.T) {
+	left := Call{Executor: "c", Call: call.ControllerUnpublish, Target: "b", NodeID: "id-b", Fence: true}
+	for name, c := range map[string]struct {
+		executor Entry[Live]
+		ends     bool
+	}{
+		"its executor is gone":     {Entry[Live]{}, true},
+		"it belongs to no agent":   {stored(LiveKey("c"), Live{Incarnation: 1}), true},
+		"the fencing is continued": {stored(LiveKey("c"), Live{}), false},
+	} {
+		o := Orphan{
+			Meta: stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), Node: stored(NodeKey("b"), Node{Incarnation: 3, State: NodeReady}),
+			Call: stored(CallKey("db"), left), Executor: c.executor, Hold: stored(HoldKey("b", "db"), Hold{Operation: "op", Attachment: Attached}), node: "b", id: "db", executor: "c", target: "b",
+		}
+		txn, err := o.Reclaim(fencer)
+		if (err == nil) != c.ends {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := o.TakeOverCall(fencer, time.Unix(9, 0)); !errors.Is(err, ErrNotOrphan) {
+			t.Errorf("%s: the target takes the call over: %v", name, err)
+		}
+		if err != nil {
+			continue
+		}
+		after, err := Situation{id: "db", Hold: o.Hold, Call: o.Call}.After(txn, 20)
+		if h := after.Hold.Value; err != nil || after.Call.Exists() || h.Attachment != Unclear || h.By != "b" {
+			t.Errorf("%s: the hold becomes %+v, the call %+v, %v", name, h, after.Call.Value, err)
+		}
+	}
+}
+
+// TestNoteLate checks that a ControllerPublishVolume which was taken over while the volume was mounted is
+// noted in the hold.
+func TestNoteLate(t *testing.T) {
+	for name, c := range map[string]struct {
+		c    Call
+		late string
+	}{
+		"publish while mounted":   {Call{Executor: "c", Call: call.ControllerPublish, Target: "a", NodeID: "id-a", Mounted: true}, "c"},
+		"publish before":          {Call{Executor: "c", Call: call.ControllerPublish, Target: "a", NodeID: "id-a"}, ""},
+		"unpublish while mounted": {Call{Executor: "c", Call: call.ControllerUnpublish, Target: "a", NodeID: "id-a", Mounted: true}, ""},
+	} {
+		o := Orphan{
+			Meta: stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), Node: stored(NodeKey("b"), Node{Incarnation: 3, State: NodeReady}),
+			Call: stored(CallKey("db"), c.c), Hold: stored(HoldKey("a", "db"), Hold{Operation: "op"}), node: "b", id: "db", executor: "c", target: "a",
+		}
+		txn, err := o.TakeOverCall(fencer, time.Unix(9, 0))
+		sit, aerr := Situation{id: "db", Hold: o.Hold, Call: o.Call}.After(txn, 20)
+		if err != nil || aerr != nil || sit.Hold.Value.Late != c.late || sit.Call.Value.Mounted {
+			t.Errorf("%s: the hold becomes %+v, the call %+v, %v", name, sit.Hold.Value, sit.Call.Value, err)
+		}
+
+		// The target itself takes the call back.
+		o.Meta, o.Node, o.node = stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), stored(NodeKey("a"), Node{Incarnation: 3, State: NodeReady}), "a"
+		txn, err = o.Reclaim(Asker{Node: "a", Incarnation: 3, Era: Era{Epoch: 1}})
+		sit, aerr = Situation{id: "db", Hold: o.Hold, Call: o.Call}.After(txn, 20)
+		if err != nil || aerr != nil || sit.Hold.Value.Late != c.late || sit.Call.Value.Executor != "a" {
+			t.Errorf("%s, taken back: the hold becomes %+v, the call %+v, %v", name, sit.Hold.Value, sit.Call.Value, err)
 		}
 	}
 }

@@ -35,7 +35,11 @@ var variants = []variant{
 	{name: "detach", attach: true, stage: true, lists: true, fence: plugin.FenceDetach, least: 15_000},
 	{name: "detach, not listed", attach: true, fence: plugin.FenceDetach, least: 15_000},
 	{name: "hook", attach: true, stage: true, lists: true, fence: plugin.FenceHook, least: 20_000},
-	{name: "hook, no attachment", stage: true, fence: plugin.FenceHook, least: 50_000, also: []budget{{mounted: true, claims: 1, leases: 1, restores: 1}}},
+	{
+		name: "hook, no attachment", stage: true, fence: plugin.FenceHook, least: 15_000,
+		quick: []budget{{mounted: true, saved: true, claims: 1, leases: 1, restores: 1}},
+		wide:  []budget{{mounted: true, claims: 1, leases: 1, restores: 1}, {mounted: true, claims: 1, outages: 1, persons: 1, restores: 1}},
+	},
 	{name: "person", attach: true, stage: true, lists: true, least: 300},
 }
 
@@ -73,8 +77,6 @@ var wide = []budget{
 	{mounted: true, claims: 1, stops: 1, races: 1},
 	{mounted: true, claims: 1, releases: 1, leases: 1, moves: 1},
 	{claims: 2, releases: 1, restores: 1},
-	{mounted: true, claims: 1, leases: 1, restores: 1},
-	{mounted: true, claims: 1, outages: 1, persons: 1, restores: 1},
 }
 
 // TestExplore visits every state that is possible within the budgets. It checks the rules in
@@ -83,12 +85,9 @@ var wide = []budget{
 func TestExplore(t *testing.T) {
 	percent := debug.SetGCPercent(400) // the states need the memory anyway
 	t.Cleanup(func() { debug.SetGCPercent(percent) })
-	budgets, within := quick, time.Minute
-	if testing.Short() {
-		budgets = quick[:5]
-	}
+	within := time.Minute
 	if *full {
-		budgets, within = wide, 10*time.Minute
+		within = 10 * time.Minute
 	}
 
 	var states, steps atomic.Int64
@@ -96,10 +95,14 @@ func TestExplore(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
-			found, ran, budgets := 0, 0, budgets
-			if !testing.Short() && !*full {
-				budgets = slices.Concat(budgets, v.also)
+			budgets := slices.Concat(quick, v.quick)
+			switch {
+			case testing.Short():
+				budgets = quick[:5]
+			case *full:
+				budgets = slices.Concat(wide, v.wide)
 			}
+			found, ran := 0, 0
 			for _, b := range budgets {
 				t.Run(b.String(), func(t *testing.T) {
 					begun := time.Now()
@@ -182,6 +185,9 @@ func first(v variant, b budget) state {
 		for range 10 {
 			s.steps(v, 0, func(next state, _ string, _ int) { s = next })
 		}
+	}
+	if b.saved {
+		s.backup = s.durable()
 	}
 	s.left = b
 	s.left.hooks = 1

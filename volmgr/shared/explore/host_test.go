@@ -35,8 +35,10 @@ type variant struct {
 	stage  bool
 	lists  bool // the driver lists the nodes to which the volume is attached
 	fence  plugin.Fence
-	least  int      // the least number of states that the exploration must find
-	also   []budget // further budgets of the quick form, which have too many states for other variants
+	least  int // the least number of states that the exploration must find
+
+	// These are further budgets of the quick and of the full form. They have too many states for other variants.
+	quick, wide []budget
 }
 
 // step is the step of the volume that an agent is making.

@@ -20,10 +20,7 @@ func (s state) backups(_ variant, add emit) {
 	}
 	if s.backup == nil {
 		saved := s
-		saved.backup = slices.DeleteFunc(slices.Clone(s.store.kvs), func(kv shared.KV) bool {
-			kind, _, _ := strings.Cut(kv.Key, "/")
-			return kind == "live" || kind == "returned" || kind == "moves" // these keys have leases
-		})
+		saved.backup = s.durable()
 		add(saved, "the store is saved", 0)
 		return
 	}
@@ -34,6 +31,14 @@ func (s state) backups(_ variant, add emit) {
 	m.Epoch, m.Suspended = m.Epoch+1, "restored"
 	s.putMeta(m)
 	add(s, "the store is restored", 0)
+}
+
+// durable returns the keys of the store that have no lease.
+func (s *state) durable() []shared.KV {
+	return slices.DeleteFunc(slices.Clone(s.store.kvs), func(kv shared.KV) bool {
+		kind, _, _ := strings.Cut(kv.Key, "/")
+		return kind == "live" || kind == "returned" || kind == "moves"
+	})
 }
 
 // putMeta changes the description of the cluster.

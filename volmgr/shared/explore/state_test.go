@@ -42,6 +42,7 @@ type state struct {
 // budget limits the events of each kind that may still happen, which bounds the search.
 type budget struct {
 	mounted  bool // at first, one host has the volume mounted
+	saved    bool // the backup has the first state; otherwise the store is saved at any time
 	claims   uint8
 	releases uint8
 	faults   uint8 // controller calls with an error, a lost answer or a late effect
@@ -61,7 +62,7 @@ type budget struct {
 // String lists the events of a budget.
 func (b budget) String() string {
 	type plain budget // without this method
-	text := strings.NewReplacer("{", "", "}", "", "mounted:true", "mounted", "mounted:false", "").Replace(fmt.Sprintf("%+v", plain(b)))
+	text := strings.NewReplacer("{", "", "}", "", ":true", "", "mounted:false", "", "saved:false", "").Replace(fmt.Sprintf("%+v", plain(b)))
 	var parts []string
 	for part := range strings.FieldsSeq(text) {
 		if !strings.HasSuffix(part, ":0") {
