@@ -185,7 +185,7 @@ func (r *run) restore() {
 	})
 }
 
-// restore restores the store, marks the cluster, and forgets what the old store has shown.
+// restore restores the store, marks the cluster, and forgets the sightings in the old store.
 func (j *judge) restore(do func()) {
 	j.txn.Lock()
 	defer j.txn.Unlock()
@@ -289,7 +289,7 @@ func (w *world) missing(m shared.Meta) []string {
 	return shared.Missing(m, nodes)
 }
 
-// undecided describes what a person must do after a restore, or returns "".
+// undecided describes the next command of a person after a restore, or returns "".
 func (w *world) undecided() (bad, id string) {
 	e, err := w.meta()
 	if err != nil {
