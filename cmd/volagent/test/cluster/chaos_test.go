@@ -159,9 +159,9 @@ func TestClusterChaos(t *testing.T) {
 	c.disturb(max(*clusterChaosFor, chaosShort))
 	c.endFaults()
 	healed := time.Now()
+	c.phase.Store(phaseTidy)
 	calm()
 	c.settle()
-	c.phase.Store(phaseTidy)
 	c.awaitTidy()
 	c.expectAgreement("the end of all faults", healed)
 
