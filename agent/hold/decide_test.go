@@ -41,6 +41,8 @@ type noRecords struct{ Records }
 
 func (noRecords) Volumes() []volume.Record { return nil }
 
+func (noRecords) Leftovers() []volume.Record { return nil }
+
 // TestGiveUpUnknown gives up a hold, loses the answer, and then loses etcd. The outcome is unknown: the
 // host must not use the hold again, because another host may have the volume.
 func TestGiveUpUnknown(t *testing.T) {

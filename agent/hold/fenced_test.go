@@ -18,8 +18,6 @@ func (lostRecords) Volumes() []volume.Record {
 	}
 }
 
-func (lostRecords) Leftovers() []volume.Record { return nil }
-
 // TestQuarantineIsTried checks that each regular check of the registration tries to unmount the volumes in
 // quarantine, so that the quarantine ends soon after their last user.
 func TestQuarantineIsTried(t *testing.T) {

@@ -258,7 +258,7 @@ func (s *Service) serve(ctx context.Context, lease shared.Lease) error {
 // registered if something has asked for that, or if the cluster was not reachable before. Another
 // reason is an answer with an older revision, because etcd may have been restored. An idle host needs
 // no such check, because it watches its own key.
-func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, asked bool) error {
+func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, asked bool) (err error) {
 	_, revision, err := s.Store.Renew(ctx, lease)
 	if err != nil {
 		return err
@@ -266,9 +266,17 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 
 	s.mu.Lock()
 	who, compare, seen := s.who, s.compare || s.away != "", s.seen
+	s.compare = false // before the cluster is read, because a later change needs another comparison
 	quarantined := s.quarantined
 	unsettled := !s.settleAt.IsZero() && time.Now().After(s.settleAt)
 	s.mu.Unlock()
+	defer func() {
+		if compare && err != nil {
+			s.mu.Lock()
+			s.compare = true
+			s.mu.Unlock()
+		}
+	}()
 	older := revision < seen // after a restore of etcd, or on a member that lags behind
 	if !asked && !compare && !older && !unsettled && !quarantined {
 		return nil
@@ -300,9 +308,6 @@ func (s *Service) checkRegistration(ctx context.Context, lease shared.Lease, ask
 		return nil
 	}
 
-	s.mu.Lock()
-	s.compare = false
-	s.mu.Unlock()
 	defer s.renewDuring(ctx, lease)()
 	if err := s.compareHolds(ctx, a.Meta.Value.Epoch, false); err != nil {
 		return err
