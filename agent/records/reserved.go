@@ -55,9 +55,9 @@ func (r *Reservations) volumes() []volume.Volume {
 	return slices.Collect(maps.Values(r.all))
 }
 
-// Reserve reserves a place for a shared volume that another host gives up. It returns an error if the plugin can
-// have no more volumes on this host. Changes of the database come one after another, so claims and reservations that
-// come at the same time do not get the same place.
+// Reserve reserves a place for a shared volume that another host gives up. It returns an error if this host already
+// has as many volumes of the plugin as it may have. The database makes one change at a time, so a claim and a
+// reservation never get the same place.
 func (s Store) Reserve(ctx context.Context, v volume.Volume, p plugin.Info) error {
 	err := s.Update(ctx, func(tx *statedb.Tx) error {
 		if err := volume.Room(volume.Record{Volume: v}, p, tx.Volumes(), Leftovers(tx), s.Reserved.volumes()); err != nil {

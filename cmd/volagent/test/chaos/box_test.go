@@ -36,7 +36,7 @@ func (c *chaos) killBox() error {
 		return err
 	}
 	_ = c.box.Daemon.Wait() // Wait returns an error because the daemon was killed
-	c.count.add("dockerd kills")
+	c.count.Add("dockerd kills")
 	for _, pid := range processesOf(c.box.Dir) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // Kill fails if the process has already ended
 	}
@@ -110,7 +110,7 @@ func (k *chaosClient) writeInside(name string, s *chaosStorage) error {
 	if err != nil {
 		return k.asRefused(string(out))
 	}
-	k.count.add("writes")
+	k.count.Add("writes")
 	return nil
 }
 

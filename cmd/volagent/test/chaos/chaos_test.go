@@ -48,7 +48,7 @@ type chaos struct {
 	api    *apiclient.Client
 	seed   uint64
 	all    bool // whether the run includes all kinds of requests and faults
-	count  tally
+	count  harness.Tally
 	shared []*chaosStorage // volumes that all clients share
 	served []*chaosStorage // volumes that all clients and their containers share
 	mu     sync.Mutex
@@ -63,33 +63,6 @@ type chaos struct {
 
 	failOnce sync.Once
 	failed   context.CancelFunc // cancels the run at the first failure
-}
-
-// tally counts events by name.
-type tally struct {
-	mu sync.Mutex
-	n  map[string]int
-}
-
-func (c *tally) add(what string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n == nil {
-		c.n = map[string]int{}
-	}
-	c.n[what]++
-}
-
-// String returns one line for each event that was counted.
-func (c *tally) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var lines []string
-	for what, n := range c.n {
-		lines = append(lines, fmt.Sprintf("%7d %s", n, what))
-	}
-	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[8:], b[8:]) })
-	return strings.Join(lines, "\n")
 }
 
 // TestChaos makes clients send all kinds of requests concurrently. Meanwhile it kills the agent,

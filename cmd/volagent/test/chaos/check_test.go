@@ -132,7 +132,7 @@ func (c *chaos) readBack(ctx context.Context, s *chaosStorage) {
 		if err := errors.Join(c.same(o), o.verify(writers...)); err != nil {
 			c.fail(s, "what was acknowledged is not there: %v", err)
 		}
-		c.count.add("volumes read back")
+		c.count.Add("volumes read back")
 		return nil
 	})
 }

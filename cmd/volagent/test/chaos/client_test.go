@@ -48,7 +48,7 @@ func (k *chaosClient) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		k.count.add(fmt.Sprintf("%s: %s", s.kind, outcome(err)))
+		k.count.Add(fmt.Sprintf("%s: %s", s.kind, outcome(err)))
 		if harness.CodeOf(err) == api.CodeUnreachable {
 			_ = rest(ctx, 300*time.Millisecond) // the keeper is restarting the agent
 		}
@@ -183,7 +183,7 @@ func (k *chaosClient) use(o *opened) error {
 		k.fail(o.s, "%s cannot write: %v", k.name, err)
 		return err
 	}
-	k.count.add("writes")
+	k.count.Add("writes")
 	k.mustBeAttached(o)
 	return nil
 }

@@ -49,7 +49,7 @@ func (k *agentKeeper) launch() error {
 	k.cmd = exec.Command(filepath.Join(harness.BinDir, "volagent"), k.c.Args()...)
 	k.cmd.Env, k.cmd.Stderr = k.c.Env, k.c.Log
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	k.c.count.add("agent starts")
+	k.c.count.Add("agent starts")
 	return k.cmd.Start()
 }
 
@@ -84,7 +84,7 @@ func (k *agentKeeper) recovers() {
 	defer cancel()
 	for rest(ctx, 100*time.Millisecond) {
 		if p, err := k.c.api.WaitPlugin(ctx, "rec", time.Second); err == nil && p.State == api.PluginReady {
-			k.c.count.add("agent recoveries")
+			k.c.count.Add("agent recoveries")
 			return
 		}
 	}
@@ -101,7 +101,7 @@ func (k *agentKeeper) kill(with syscall.Signal) {
 	young := time.Since(k.since) < agentLives
 	k.mu.Unlock()
 	if !young {
-		k.c.count.add("agent kills: " + with.String())
+		k.c.count.Add("agent kills: " + with.String())
 		k.signal(with)
 	}
 }
@@ -131,7 +131,7 @@ func (c *chaos) makeTrouble(ctx context.Context) {
 	p := newPlanner(c.seed, 1000, 400*time.Millisecond, kinds)
 	var faults []string
 	for s := p.next(); rest(ctx, s.pause); s = p.next() {
-		c.count.add("trouble: " + string(s.kind))
+		c.count.Add("trouble: " + string(s.kind))
 		ids, err := c.trouble(ctx, s)
 		if err != nil {
 			c.fail(nil, "trouble %q: %v", s.kind, err)
@@ -169,7 +169,7 @@ func (c *chaos) trouble(ctx context.Context, s step[trouble]) ([]string, error) 
 func (c *chaos) killPlugin(id string) error {
 	for _, pid := range startedBelow(c.Dir, "/plugins/"+id+"/") {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
-			c.count.add("plugin kills")
+			c.count.Add("plugin kills")
 		}
 	}
 	return nil

@@ -124,7 +124,7 @@ func (c *clusterChaos) killAtFailpoint(dice *rand.Rand) *activeFault {
 			if m.Runs() {
 				m.Kill()
 			} else {
-				c.counts.add("members that died at a failpoint")
+				c.counts.Add("members that died at a failpoint")
 			}
 			m.Start()
 		}

@@ -108,7 +108,7 @@ func (c *clusterChaos) onStateDisk(dice *rand.Rand, call, change string) *active
 		return func() {
 			end()
 			if harness.ProcessEnded(agent) {
-				c.counts.add("agents that ended because of their disk")
+				c.counts.Add("agents that ended because of their disk")
 				_ = s.Cmd.Wait() // with the error that the agent has logged
 				s.Cmd = nil
 				s.Launch()
@@ -136,7 +136,7 @@ func (c *clusterChaos) powerOffWithOldRecords(dice *rand.Rand) *activeFault {
 		c.switchOff(s)
 		return func() {
 			if s.records != "" {
-				c.counts.add("boots with old records")
+				c.counts.Add("boots with old records")
 				raw, err := os.ReadFile(s.records)
 				s.Must(err)
 				s.Must(os.WriteFile(filepath.Join(s.Dir, "d", "state.db"), raw, 0o600))
@@ -169,7 +169,7 @@ func (c *clusterChaos) powerOffAndFence(dice *rand.Rand) *activeFault {
 		})
 		if err == nil {
 			said = true
-			c.counts.add("statements of a person")
+			c.counts.Add("statements of a person")
 		}
 	}
 	return f
@@ -318,7 +318,7 @@ func (c *clusterChaos) move(dice *rand.Rand) *activeFault {
 		return err
 	})
 	if err == nil {
-		c.counts.add("volumes moved")
+		c.counts.Add("volumes moved")
 	}
 	return &activeFault{hosts: from}
 }

@@ -92,7 +92,7 @@ func (c *clusterChaos) disturb(last time.Duration) {
 	if len(lots) == 0 {
 		c.t.Fatalf("no fault is called %q", *clusterChaosOnly)
 	}
-	c.Hosts[0].Await("the first writes", func() bool { return c.counts.of("writes") > chaosHosts })
+	c.Hosts[0].Await("the first writes", func() bool { return c.counts.Of("writes") > chaosHosts })
 	if *clusterChaosOnly == "" {
 		c.begin(faultKind{name: "host off", begin: (*clusterChaos).loseHost}, plan)
 	}
@@ -116,7 +116,7 @@ func (c *clusterChaos) begin(k faultKind, dice *rand.Rand) {
 	if f == nil {
 		return
 	}
-	c.counts.add("fault: " + k.name)
+	c.counts.Add("fault: " + k.name)
 	c.t.Logf("%7.3f s: %s %s", float64(c.now())/1e9, k.name, f.names())
 	c.disturbed(f.hosts...)
 	for _, s := range f.hosts {

@@ -54,7 +54,7 @@ func (c *clusterChaos) examine(s *station) error {
 		u.record(s.number, it.request, answer{}, s.since.Load(), c.now())
 		it.leave(c.now())
 		u.items = append(u.items, it)
-		c.counts.add("claims that came back")
+		c.counts.Add("claims that came back")
 	}
 	s.since.Store(0)
 	return nil
@@ -114,7 +114,7 @@ func (u *chaosUser) resolve(it *userItem, claims map[string]api.Claim, held bool
 		if it.left > 0 {
 			from = min(from, it.left)
 		} else {
-			u.counts.add("claims lost")
+			u.counts.Add("claims lost")
 		}
 		u.ended(it, from)
 	case it.pending && !exists:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -54,7 +53,7 @@ type clusterChaos struct {
 	disturbing context.Context // until the end of all faults
 	work       sync.WaitGroup
 	acked      ledger
-	counts     tally
+	counts     harness.Tally
 
 	// Only the goroutine of the test uses these fields.
 	faults []*activeFault
@@ -89,37 +88,6 @@ type station struct {
 	since atomic.Int64
 
 	records string // an older copy of the state database, or ""
-}
-
-// tally counts events by name.
-type tally struct {
-	mu sync.Mutex
-	n  map[string]int
-}
-
-func (t *tally) add(what string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.n == nil {
-		t.n = map[string]int{}
-	}
-	t.n[what]++
-}
-
-func (t *tally) of(what string) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.n[what]
-}
-
-func (t *tally) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var b strings.Builder
-	for _, what := range slices.Sorted(maps.Keys(t.n)) {
-		fmt.Fprintf(&b, "\n%7d %s", t.n[what], what)
-	}
-	return b.String()
 }
 
 // TestClusterChaos lets clients of eight hosts claim, write and detach 40 volumes at random. Meanwhile, agents,
@@ -184,7 +152,7 @@ func TestClusterChaos(t *testing.T) {
 	c.check()
 	c.checkTokens(c.singleNode()...)
 	c.acked.check(c)
-	t.Logf("seed %d, %d detaches for another host%s", c.seed, c.takeovers(), &c.counts)
+	t.Logf("seed %d, %d detaches for another host\n%s", c.seed, c.takeovers(), &c.counts)
 }
 
 // takeovers returns the number of attachments that a host has ended for another one.
@@ -200,7 +168,7 @@ func (c *clusterChaos) takeovers() (n int) {
 // newClusterChaos starts the hosts, and registers the volumes.
 func newClusterChaos(t *testing.T) *clusterChaos {
 	t.Helper()
-	c := &clusterChaos{field: &field{t: t, san: startSAN(t)}, chronicle: newChronicle(t), seed: *clusterChaosSeed}
+	c := &clusterChaos{field: &field{t: t, san: lab.StartSAN(t)}, chronicle: newChronicle(t), seed: *clusterChaosSeed}
 	for c.seed == 0 {
 		c.seed = rand.Uint64()
 	}

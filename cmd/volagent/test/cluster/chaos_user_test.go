@@ -126,13 +126,13 @@ func (u *chaosUser) claim() {
 	u.items = append(u.items, it)
 	switch {
 	case !u.steady():
-		u.counts.add("claims on a disturbed host")
+		u.counts.Add("claims on a disturbed host")
 	case err == nil:
-		u.counts.add("claims")
+		u.counts.Add("claims")
 		it.confirmed, it.path = true, got.Path
 		u.record(u.number, it.request, answer{done: true}, it.from, to)
 	default:
-		u.counts.add("claims refused")
+		u.counts.Add("claims refused")
 		it.pending = true
 		u.record(u.number, it.request, answer{holders: namedHolders(err), text: err.Error()}, it.from, to)
 		it.leave(to)
@@ -152,10 +152,10 @@ func (u *chaosUser) end(it *userItem) {
 		return
 	}
 	if err != nil && harness.CodeOf(err) != api.CodeNotFound {
-		u.counts.add("detaches that failed")
+		u.counts.Add("detaches that failed")
 		return
 	}
-	u.counts.add("detaches")
+	u.counts.Add("detaches")
 	u.ended(it, it.left)
 }
 
@@ -185,12 +185,12 @@ func (u *chaosUser) write(it *userItem) {
 	out, err := u.output(exec.CommandContext(ctx, "sh", "-c", script, "sh", it.path, name, text))
 	switch {
 	case err == nil:
-		u.counts.add("writes")
+		u.counts.Add("writes")
 		u.acked.add(it.volume, name, text)
 	case u.steady():
 		u.fail("%s on %s: cannot write to %s of %s: %v: %s", u.name, u.Name, it.path, it.volume, err, out)
 	default:
-		u.counts.add("writes that failed on a disturbed host")
+		u.counts.Add("writes that failed on a disturbed host")
 	}
 }
 
@@ -225,6 +225,6 @@ func (u *chaosUser) status() {
 	if restores%2 == 1 || restores != u.restores.Load() {
 		return // the hosts have not written their holds anew
 	}
-	u.counts.add("statuses")
+	u.counts.Add("statuses")
 	u.record(u.number, q, answer{done: true, seen: u.sight(q.volume, v.Holds, span{from, to})}, from, to)
 }

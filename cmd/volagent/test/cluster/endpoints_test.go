@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/cluster/etcdtest"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/lab"
 	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
@@ -16,7 +17,7 @@ import (
 // with the new ones.
 func TestNewEndpoints(t *testing.T) {
 	t.Parallel()
-	r := &rig{t: t, san: startSAN(t), etcd: etcdtest.Start(t, 3)}
+	r := &rig{t: t, san: lab.StartSAN(t), etcd: etcdtest.Start(t, 3)}
 	h := r.prepare("h1", san.Config{Attach: true, Stage: true})
 	h.Must(os.WriteFile(filepath.Join(h.Dir, "volagent.yaml"), nil, 0o600))
 	know := func(endpoints []string) {

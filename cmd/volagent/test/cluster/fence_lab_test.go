@@ -42,7 +42,7 @@ type fencing struct {
 // start starts the hosts. The CSI node ids differ from the names of the hosts.
 func (c fencing) start(t *testing.T) *loss {
 	t.Helper()
-	l := &loss{field: &field{t: t, san: startSAN(t)}}
+	l := &loss{field: &field{t: t, san: lab.StartSAN(t)}}
 	l.Lab = lab.New(t, 3, lab.WithEtcd(1), lab.Clustered())
 	l.a, l.b, l.c = l.Hosts[0], l.Hosts[1], l.Hosts[2]
 	hooks := l.b.Mkdir("fence.d")

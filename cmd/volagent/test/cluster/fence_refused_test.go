@@ -57,7 +57,7 @@ func (l *loss) stopInOrder() {
 // and has kept its claim, because no host has taken the volume. (I1, I3, I4)
 func TestTakeoverWithoutPlugin(t *testing.T) {
 	t.Parallel()
-	l := &loss{field: &field{t: t, san: startSAN(t)}}
+	l := &loss{field: &field{t: t, san: lab.StartSAN(t)}}
 	l.Lab = lab.New(t, 2, lab.WithEtcd(1), lab.Clustered())
 	l.a, l.b = l.Hosts[0], l.Hosts[1]
 	addDriver(l.a.Host, l.san, "csi-h1", attachAndStage, `"fence": "detach"`)
@@ -102,7 +102,7 @@ func (l *loss) expectNoKeys(prefixes ...string) {
 // holds, the mounts and the attachments agree. (I1, I3, I4)
 func TestAllHostsLost(t *testing.T) {
 	t.Parallel()
-	f := &field{san: startSAN(t)}
+	f := &field{san: lab.StartSAN(t)}
 	f.Lab = lab.New(t, 3, lab.WithEtcd(1), lab.Clustered())
 	hosts := map[string]*harness.Host{}
 	for _, h := range f.Hosts {

@@ -34,7 +34,7 @@ type field struct {
 // newField starts the hosts of a field.
 func newField(t *testing.T, hosts int) *field {
 	t.Helper()
-	f := &field{t: t, san: startSAN(t)}
+	f := &field{t: t, san: lab.StartSAN(t)}
 	f.san.SetPermissive(true)
 	f.Lab = lab.New(t, hosts, lab.WithEtcd(3), lab.Clustered())
 	for _, h := range f.Hosts {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/lab"
 	"github.com/volagent/volagent/volmgr/csitest/san"
 )
 
@@ -26,7 +27,7 @@ func TestPluginTestFence(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // a test of a plugin mostly waits
-			s := startSAN(t)
+			s := lab.StartSAN(t)
 			h := harness.NewHost(t)
 			h.MoreArgs = append(h.MoreArgs, "--node-id", "h1")
 			addDriver(h, s, "h1", san.Config{Attach: true, PublishedNodes: true, Provision: true, Stage: true})

@@ -89,7 +89,7 @@ func startLoss(t *testing.T) *loss {
 // startLossWith is startLoss with further lines of the plugin file, such as "fence: detach".
 func startLossWith(t *testing.T, more ...string) *loss {
 	t.Helper()
-	l := &loss{field: &field{t: t, san: startSAN(t)}}
+	l := &loss{field: &field{t: t, san: lab.StartSAN(t)}}
 	l.Lab = lab.New(t, 3, lab.WithEtcd(1), lab.Clustered())
 	for _, h := range l.Hosts {
 		addDriver(h.Host, l.san, "csi-"+h.Name, attachAndStage, more...)

@@ -17,6 +17,7 @@ import (
 	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/cmd/volagent/test/harness"
 	"github.com/volagent/volagent/cmd/volagent/test/harness/crasher"
+	"github.com/volagent/volagent/cmd/volagent/test/harness/lab"
 	"github.com/volagent/volagent/volmgr/csitest/san"
 	"github.com/volagent/volagent/volmgr/shared"
 )
@@ -41,37 +42,11 @@ type rig struct {
 // have seen a violation.
 func newRig(t *testing.T, members, hosts int, driver san.Config) *rig {
 	t.Helper()
-	r := &rig{t: t, san: startSAN(t), etcd: etcdtest.Start(t, members)}
+	r := &rig{t: t, san: lab.StartSAN(t), etcd: etcdtest.Start(t, members)}
 	for i := range hosts {
 		r.hosts = append(r.hosts, r.start(fmt.Sprintf("h%d", i+1), driver))
 	}
 	return r
-}
-
-// startSAN starts a SAN. At the end of the test, it must not have seen a violation. The SAN is permissive:
-// it attaches a volume also where it should refuse, so that no refusal hides a mistake of the hosts.
-func startSAN(t *testing.T) *san.SAN {
-	t.Helper()
-	// The directory of a host has a short path, as the socket of the SAN needs it.
-	s, err := san.Start(harness.NewHost(t).Mkdir("san"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.SetPermissive(true)
-	t.Cleanup(func() {
-		for _, v := range s.Violations() {
-			t.Errorf("the SAN has seen a violation: %s", v)
-		}
-		if t.Failed() {
-			for _, e := range s.Events() {
-				t.Log(e)
-			}
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
 }
 
 // start starts one host.

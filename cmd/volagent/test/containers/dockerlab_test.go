@@ -23,7 +23,7 @@ type dockerLab struct {
 // newDockerLab starts the hosts with their agents and docker daemons.
 func newDockerLab(t *testing.T, hosts int) *dockerLab {
 	t.Helper()
-	l := &dockerLab{t: t, san: startSAN(t)}
+	l := &dockerLab{t: t, san: lab.StartSAN(t)}
 	var all []*lab.Host
 	t.Cleanup(func() { // when the hosts are off
 		for _, h := range all {
@@ -47,26 +47,6 @@ func newDockerLab(t *testing.T, hosts int) *dockerLab {
 	h.Must(os.WriteFile(file, []byte("id: db\nplugin_id: san\nexternal_id: disk-db\nscope: shared\n"), 0o600))
 	h.Volctl("volume", "register", file)
 	return l
-}
-
-// startSAN starts a SAN. At the end of the test, it must not have seen a violation. It attaches a volume also
-// where it should refuse, so that no refusal hides a mistake of the hosts.
-func startSAN(t *testing.T) *san.SAN {
-	t.Helper()
-	s, err := san.Start(harness.NewHost(t).Mkdir("san"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.SetPermissive(true)
-	t.Cleanup(func() {
-		for _, v := range s.Violations() {
-			t.Errorf("the SAN has seen a violation: %s", v)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
 }
 
 // prepare writes the configuration of a host.

@@ -105,7 +105,7 @@ type failover struct {
 // startFailover starts a cluster. The agent that starts first becomes the elected host.
 func startFailover(b *testing.B, elected, leads bool) *failover {
 	b.Helper()
-	f := &failover{b: b, san: startSAN(b)}
+	f := &failover{b: b, san: lab.StartSAN(b)}
 	f.Lab = lab.New(b, 3, lab.WithEtcd(3), lab.EtcdOnHosts(), lab.Clustered())
 	f.Hosts[0].Await("the leader of etcd", func() bool {
 		i := slices.IndexFunc(f.Etcd, (*lab.Member).Leads)
@@ -134,25 +134,6 @@ func startFailover(b *testing.B, elected, leads bool) *failover {
 	f.share()
 	f.use()
 	return f
-}
-
-// startSAN starts a SAN. At the end, it must not have seen a violation.
-func startSAN(b *testing.B) *san.SAN {
-	b.Helper()
-	s, err := san.Start(harness.NewHost(b).Mkdir("san")) // the path is short, as a socket needs it
-	if err != nil {
-		b.Fatal(err)
-	}
-	s.SetPermissive(true)
-	b.Cleanup(func() {
-		for _, v := range s.Violations() {
-			b.Errorf("the SAN has seen a violation: %s", v)
-		}
-		if err := s.Close(); err != nil {
-			b.Error(err)
-		}
-	})
-	return s
 }
 
 // start starts the agent of a host. Its plugin permits the proof by a detach.
