@@ -22,7 +22,7 @@ func (c *clusterChaos) onEtcd(dice *rand.Rand, most time.Duration, leases bool, 
 	if leases {
 		c.disturbed(c.stations...)
 	}
-	return &activeFault{until: time.Now().Add(between(dice, brief, most)), etcd: true, end: begin()}
+	return &activeFault{until: time.Now().Add(between(dice, brief, most)), etcd: true, lease: leases, end: begin()}
 }
 
 // onMember is onEtcd for a random member.
@@ -202,5 +202,5 @@ func (c *clusterChaos) restore(*rand.Rand) *activeFault {
 	for _, v := range c.volumes {
 		c.record(0, request{kind: kindRestore, volume: v.id}, answer{done: true}, from, c.now())
 	}
-	return &activeFault{}
+	return &activeFault{lease: true}
 }

@@ -22,6 +22,7 @@ type activeFault struct {
 	until time.Time
 	hosts []*station // that have the fault
 	etcd  bool       // whether etcd has the fault
+	lease bool       // whether all hosts may lose their leases
 	calls bool       // whether calls of a driver take longer
 	tick  func()     // called several times while the fault lasts, or nil
 	end   func()     // ends the fault, or nil
@@ -157,6 +158,24 @@ func (c *clusterChaos) tend(now time.Time) {
 			s.busy = false
 		}
 		c.faults = slices.DeleteFunc(c.faults, func(other *activeFault) bool { return other == f })
+		if f.lease {
+			c.expire(c.stations...)
+		} else {
+			c.expire(f.hosts...)
+		}
+	}
+}
+
+// leaseEnds is longer than the time from the last renewal of a lease until etcd and the host have noticed its
+// end.
+const leaseEnds = 16 * time.Second
+
+// expire says that the hosts had a fault until now, which may still end their leases.
+func (c *clusterChaos) expire(stations ...*station) {
+	for _, s := range stations {
+		if !slices.ContainsFunc(c.faults, func(f *activeFault) bool { return f.lease || slices.Contains(f.hosts, s) }) {
+			s.certainAt = c.now() + leaseEnds.Nanoseconds()
+		}
 	}
 }
 

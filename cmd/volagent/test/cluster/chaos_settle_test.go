@@ -1,10 +1,12 @@
 package cluster_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -14,10 +16,13 @@ import (
 	"github.com/volagent/volagent/volmgr/shared"
 )
 
-// disturbed says that from now on, the host may lose claims without the knowledge of its users.
+// disturbed says that from now on, the host may lose claims without the knowledge of its users. Nobody knows
+// when this ends, until expire is called.
 func (c *clusterChaos) disturbed(stations ...*station) {
 	for _, s := range stations {
-		s.since.CompareAndSwap(0, max(c.now(), 1))
+		s.since.CompareAndSwap(0, cmp.Or(s.unsureFrom(), max(c.now(), 1)))
+		s.unsure.Store(true)
+		s.certainAt = math.MaxInt64
 	}
 }
 
@@ -31,6 +36,7 @@ func (c *clusterChaos) examine(s *station) error {
 	defer s.gate.Unlock()
 	defer s.quiet.Store(false)
 
+	begun := c.now()
 	var claims map[string]api.Claim
 	holds := map[string]bool{}
 	err := s.ask(2*time.Second, func(ctx context.Context) (err error) {
@@ -51,14 +57,21 @@ func (c *clusterChaos) examine(s *station) error {
 	for _, one := range claims {
 		u := s.users[0]
 		it := &userItem{request: request{kind: kindClaim, volume: one.Volume, host: s.number, alloc: one.Alloc, access: one.AccessMode}, pending: true}
-		u.record(s.number, it.request, answer{}, s.since.Load(), c.now())
+		u.record(s.number, it.request, answer{}, s.lossFrom(), c.now())
 		it.leave(c.now())
 		u.items = append(u.items, it)
 		c.counts.Add("claims that came back")
 	}
+	s.verified.Store(max(begun, 1))
 	s.since.Store(0)
+	if begun >= s.certainAt {
+		s.unsure.Store(false)
+	}
 	return nil
 }
+
+// lossFrom returns the earliest time at which the host may have lost a claim that an examination misses.
+func (s *station) lossFrom() int64 { return cmp.Or(s.since.Load(), s.verified.Load()) }
 
 // look returns the claims of the host, and notes of which volumes it has a hold. It fails until the host has
 // undone all claims whose hold it has lost.
@@ -110,7 +123,7 @@ func (u *chaosUser) resolve(it *userItem, claims map[string]api.Claim, held bool
 	now := u.now()
 	switch {
 	case it.confirmed && !exists:
-		from := u.since.Load()
+		from := max(u.lossFrom(), it.from)
 		if it.left > 0 {
 			from = min(from, it.left)
 		} else {
@@ -136,20 +149,27 @@ func (u *chaosUser) resolve(it *userItem, claims map[string]api.Claim, held bool
 	}
 }
 
-// examineAll examines the hosts whose faults have ended. It returns the reasons of those that remain disturbed.
+// examineAll examines the hosts whose faults have ended, and again when their leases can no longer end. It
+// returns the reasons of those that remain disturbed or unsure.
 func (c *clusterChaos) examineAll() (reasons []string) {
 	for _, s := range c.stations {
-		if s.busy || s.steady() {
+		if s.busy || s.steady() && !s.unsure.Load() {
 			continue
 		}
-		if err := c.examine(s); err != nil {
-			reasons = append(reasons, fmt.Sprintf("%s: %v", s.Name, err))
+		if !s.steady() || c.now() >= s.certainAt {
+			if err := c.examine(s); err != nil {
+				reasons = append(reasons, fmt.Sprintf("%s: %v", s.Name, err))
+				continue
+			}
+		}
+		if s.unsure.Load() {
+			reasons = append(reasons, s.Name+": its lease may still end")
 		}
 	}
 	return reasons
 }
 
-// settle waits until no host is disturbed.
+// settle waits until no host is disturbed or unsure.
 func (c *clusterChaos) settle() {
 	c.t.Helper()
 	for end := time.Now().Add(*clusterChaosWithin + 30*time.Second); ; time.Sleep(50 * time.Millisecond) {

@@ -87,6 +87,12 @@ type station struct {
 	// users, or 0.
 	since atomic.Int64
 
+	// A lease ends only some time after the fault that ended its renewal. With unsure, the host may thus lose
+	// claims after it has been examined. verified is the begin of the last examination.
+	unsure    atomic.Bool
+	verified  atomic.Int64
+	certainAt int64 // an examination that begins at this time makes the host sure; only the goroutine of the test uses it
+
 	records string // an older copy of the state database, or ""
 }
 
@@ -220,6 +226,15 @@ func (c *clusterChaos) singleNode() (ids []string) {
 
 // steady reports whether the users of the host know all its claims.
 func (s *station) steady() bool { return s.since.Load() == 0 }
+
+// unsureFrom returns the time in the chronicle since when the host may have lost claims, although its users
+// know all that it had then. It returns 0 if the host loses none.
+func (s *station) unsureFrom() int64 {
+	if !s.unsure.Load() {
+		return 0
+	}
+	return max(s.verified.Load(), 1)
+}
 
 // ask calls do with a deadline.
 func (s *station) ask(within time.Duration, do func(ctx context.Context) error) error {

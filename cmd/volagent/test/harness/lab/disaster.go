@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,32 +48,50 @@ func (l *Lab) Replace(m *Member) {
 	if other == m {
 		other = l.Etcd[1]
 	}
-	var list struct {
-		Members []struct {
-			ID       string   `json:"ID"`
-			PeerURLs []string `json:"peerURLs"`
-		} `json:"members"`
-	}
-	m.Host.Must(l.call(other, "list", map[string]any{"linearizable": true}, &list))
+	// An answer may be lost, and the cluster accepts no change for a few seconds after a member has lost another
+	// one. So each attempt begins with what the cluster has.
 	url := m.url("http", peerPort)
-	for _, one := range list.Members {
-		if len(one.PeerURLs) == 1 && one.PeerURLs[0] == url {
-			// The cluster accepts no change for a few seconds after a member has lost another one.
-			m.Host.Await("etcd to remove the member", func() bool {
-				return l.call(other, "remove", map[string]any{"ID": one.ID}, nil) == nil
-			})
+	m.Host.Await("etcd to remove the member", func() bool {
+		id, err := l.memberAt(other, url)
+		if err != nil {
+			return false
 		}
-	}
+		return id == "" || l.call(other, "remove", map[string]any{"ID": id}, nil) == nil
+	})
 	if m.Runs() {
 		m.Kill()
 	}
 	m.Host.Must(os.RemoveAll(m.dataDir()))
 
 	m.Host.Await("etcd to accept the new member", func() bool {
-		return l.call(other, "add", map[string]any{"peerURLs": []string{url}}, nil) == nil
+		id, err := l.memberAt(other, url)
+		if err != nil {
+			return false
+		}
+		return id != "" || l.call(other, "add", map[string]any{"peerURLs": []string{url}}, nil) == nil
 	})
 	m.joins = true
 	m.Start()
+}
+
+// memberAt returns the id of the member with the given peer URL, or "" if the cluster has none. It asks another
+// member.
+func (l *Lab) memberAt(other *Member, url string) (id string, err error) {
+	var list struct {
+		Members []struct {
+			ID       string   `json:"ID"`
+			PeerURLs []string `json:"peerURLs"`
+		} `json:"members"`
+	}
+	if err := l.call(other, "list", map[string]any{"linearizable": true}, &list); err != nil {
+		return "", err
+	}
+	for _, one := range list.Members {
+		if slices.Equal(one.PeerURLs, []string{url}) {
+			return one.ID, nil
+		}
+	}
+	return "", nil
 }
 
 // call sends a request about the members to etcd's JSON gateway, and decodes the answer.
