@@ -37,6 +37,7 @@ Commands that change state need the exact id.
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(command.FlagError)
+	root.SetHelpCommand(command.NewHelp())
 
 	flags := root.PersistentFlags()
 	flags.SortFlags = false

@@ -35,18 +35,38 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return Usage(commandHint(cmd, args[0]), "there is no command %q", cmd.CommandPath()+" "+args[0])
 }
 
+// verbs are the commands that users of other tools look for, with the names that the same commands have here.
+var verbs = map[string][]string{
+	"show": {"status"}, "describe": {"status"}, "get": {"status", "list"}, "info": {"status"},
+	"resize": {"expand"}, "grow": {"expand"}, "extend": {"expand"},
+	"top": {"stats"}, "df": {"stats"}, "usage": {"stats"}, "du": {"stats"},
+	"save": {"backup"}, "backup": {"snapshot"}, "add": {"create", "register"}, "new": {"create", "init"}, "import": {"register"},
+	"set": {"modify"}, "update": {"modify"}, "edit": {"modify"},
+	"use": {"claim"}, "connect": {"claim"}, "release": {"detach"}, "disconnect": {"detach"}, "unpublish": {"detach"},
+	"unmount": {"umount", "detach"}, "reload": {"restart"}, "cordon": {"drain"}, "uncordon": {"undrain"},
+}
+
+// commandHint suggests commands for a word that names none. The commands of the group come first.
 func commandHint(group *cobra.Command, word string) string {
-	var same, here, near, verbs []string
+	if !group.HasSubCommands() {
+		return group.CommandPath() + " --help"
+	}
+	var same, here, near, asVerb []string
+	meant, foreign := verbs[word]
 	walk(group.Root(), func(c *cobra.Command) {
 		line := c.CommandPath()
+		named := c.Name() == word || slices.Contains(c.Aliases, word)
 		switch {
 		case c.Hidden || !c.HasParent():
-		case c.Name() == word || slices.Contains(c.Aliases, word):
+		case foreign && slices.Contains(meant, c.Name()) && c.Parent() == group:
+			here = append(here, line)
+		case named || foreign && slices.Contains(meant, c.Name()):
 			same = append(same, line)
+		case foreign:
 		case len(spec.Near(word, []string{c.Name()})) == 0:
 			// The user may have meant a verb, as in "volctl claim data".
 			if c.Name() == group.Name() && c != group {
-				verbs = append(verbs, suggest.Command(line+" %s", word))
+				asVerb = append(asVerb, suggest.Command(line+" %s", word))
 			}
 		case c.Parent() == group:
 			here = append(here, line)
@@ -55,16 +75,60 @@ func commandHint(group *cobra.Command, word string) string {
 		}
 	})
 
-	if len(same)+len(here) > 0 {
+	switch {
+	case foreign && len(here) > 0 && group.HasParent():
+		same = nil // the group has it
+	case len(same)+len(here) > 0:
 		near = nil
 	}
 
-	found := slices.Concat(same, here, near, verbs)
+	found := slices.Concat(here, same, near, asVerb)
 	if len(found) == 0 {
 		return group.CommandPath() + " --help"
 	}
 
 	return "did you mean " + strings.Join(found[:min(len(found), 4)], ", or ") + "?"
+}
+
+// NewHelp returns the command that shows the help of another one. It fails if there is no such command.
+func NewHelp() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Show the help of a command", Args: cobra.ArbitraryArgs,
+		Long: "Show the help of a command, for example \"volctl help volume claim\".",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			about, rest := find(cmd.Root(), args)
+			if len(rest) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			for _, c := range about.Commands() {
+				if c.IsAvailableCommand() {
+					names = append(names, c.Name()+"\t"+c.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest := find(cmd.Root(), args)
+			if len(rest) > 0 {
+				return unknownCommand(about, rest)
+			}
+			about.InitDefaultHelpFlag() // the help lists it
+			return about.Help()
+		},
+	}
+}
+
+// find returns the command that the first words name, and the other words.
+func find(root *cobra.Command, words []string) (cmd *cobra.Command, rest []string) {
+	cmd = root
+	for i, word := range words {
+		child := childNamed(cmd, word)
+		if child == nil || child.Hidden {
+			return cmd, words[i:]
+		}
+		cmd = child
+	}
+	return cmd, nil
 }
 
 func walk(cmd *cobra.Command, each func(*cobra.Command)) {
