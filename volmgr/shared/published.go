@@ -63,7 +63,7 @@ func (o Orphan) BeginUnpublish(who Asker, nodeID string, deadline time.Duration,
 	}
 
 	c := Call{
-		Executor: who.Node, Incarnation: who.Incarnation, Call: call.ControllerUnpublish, Target: o.target, NodeID: nodeID,
+		Executor: who.Node, Incarnation: who.Incarnation, Call: call.ControllerUnpublish, Target: o.call.Target, NodeID: nodeID,
 		Since: now, Deadline: deadline, Taken: true,
 	}
 	return o.txn([]Compare{Absent(o.Call.Key), Absent(o.Hold.Key)}, o.Call.Put(c)), nil

@@ -44,11 +44,12 @@ func TestReclaim(t *testing.T) {
 // TestUndoneAfterResume checks that no host undoes a call or an attachment while the cluster is suspended.
 func TestUndoneAfterResume(t *testing.T) {
 	meta := Meta{Schema: Schema, ClusterID: "c", Epoch: hostA.Era.Epoch, EpochTail: hostA.Era.Tail}
+	left := Call{Executor: "b", Call: call.ControllerPublish, Target: "b", NodeID: "n"}
 	for _, suspended := range []string{"", "restored"} {
 		meta.Suspended = suspended
 		o := Orphan{
 			Meta: stored(MetaKey, meta), Node: stored(NodeKey("a"), Node{Incarnation: hostA.Incarnation, State: NodeReady}),
-			Call: stored(callKey, Call{Executor: "b", Call: call.ControllerPublish, Target: "b", NodeID: "n"}), id: "db", executor: "b", target: "b",
+			Call: stored(callKey, left), id: "db", call: left,
 		}
 		if _, err := o.TakeOverCall(hostA, time.Unix(9, 0)); (err == nil) != (suspended == "") {
 			t.Errorf("take over, suspended %q: %v", suspended, err)
@@ -78,7 +79,7 @@ func TestReclaimFence(t *testing.T) {
 	} {
 		o := Orphan{
 			Meta: stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), Node: stored(NodeKey("b"), Node{Incarnation: 3, State: NodeReady}),
-			Call: stored(CallKey("db"), left), Executor: c.executor, Hold: stored(HoldKey("b", "db"), Hold{Operation: "op", Attachment: Attached}), node: "b", id: "db", executor: "c", target: "b",
+			Call: stored(CallKey("db"), left), Executor: c.executor, Hold: stored(HoldKey("b", "db"), Hold{Operation: "op", Attachment: Attached}), node: "b", id: "db", call: left,
 		}
 		txn, err := o.Reclaim(fencer)
 		if (err == nil) != c.ends {
@@ -110,7 +111,7 @@ func TestNoteLate(t *testing.T) {
 	} {
 		o := Orphan{
 			Meta: stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), Node: stored(NodeKey("b"), Node{Incarnation: 3, State: NodeReady}),
-			Call: stored(CallKey("db"), c.c), Hold: stored(HoldKey("a", "db"), Hold{Operation: "op"}), node: "b", id: "db", executor: "c", target: "a",
+			Call: stored(CallKey("db"), c.c), Hold: stored(HoldKey("a", "db"), Hold{Operation: "op"}), node: "b", id: "db", call: c.c,
 		}
 		txn, err := o.TakeOverCall(fencer, time.Unix(9, 0))
 		sit, aerr := Situation{id: "db", Hold: o.Hold, Call: o.Call}.After(txn, 20)

@@ -17,7 +17,8 @@ type Orphan struct {
 	Target   Entry[Live]
 	Hold     Entry[Hold] // of the call's target
 
-	node, id, executor, target string
+	node, id string
+	call     Call // as the earlier read has shown it
 }
 
 // OrphanReads returns the operations that read an Orphan. The executor and the target are those of
@@ -30,7 +31,7 @@ func OrphanReads(node, id string, c Call) []Op {
 
 // ParseOrphan decodes the results of the operations from OrphanReads.
 func ParseOrphan(node, id string, c Call, res Result) (Orphan, error) {
-	o, reads := Orphan{node: node, id: id, executor: c.Executor, target: c.Target}, res.Reads
+	o, reads := Orphan{node: node, id: id, call: c}, res.Reads
 	if len(reads) != len(OrphanReads(node, id, c)) {
 		return o, volume.Errorf(volume.ErrInvalid, "etcd has answered %d reads of the call for volume %q", len(reads), id)
 	}
@@ -72,7 +73,7 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 	}
 
 	c := o.Call.Value
-	same := o.Call.Exists() && c.Executor == o.executor && c.Target == o.target
+	same := o.unchanged()
 	served := o.Target.Exists() && o.Hold.Exists() && !c.Fence // the record of the target explains the call
 	ownFence := c.Fence && c.Executor == who.Node              // the job that has announced the call is gone
 	serves := o.Executor.Exists() && !c.Outlived(o.Executor.Value) && !ownFence
@@ -107,7 +108,7 @@ func (o Orphan) Reclaim(who Asker) (Txn, error) {
 	}
 
 	c := o.Call.Value
-	same := o.Call.Exists() && c.Executor == o.executor && c.Executor != who.Node
+	same := o.unchanged() && c.Executor != who.Node
 	serves := o.Executor.Exists() && !c.Outlived(o.Executor.Value)
 	if !same || serves || c.Target != who.Node || !o.Hold.Exists() {
 		return Txn{}, ErrNotOrphan
@@ -123,6 +124,14 @@ func (o Orphan) Reclaim(who Asker) (Txn, error) {
 	then := o.noteLate(nil)
 	c.Executor, c.Incarnation, c.Task, c.Taken = who.Node, who.Incarnation, "", false
 	return o.txn(compares, append(then, o.Call.Put(c))...), nil
+}
+
+// unchanged reports whether the call is still the one that the earlier read has shown. A later call may have the
+// same executor and target: a fencing repeats its detach, and its job makes that call itself.
+func (o Orphan) unchanged() bool {
+	is, was := o.Call.Value, o.call
+	return o.Call.Exists() && is.Executor == was.Executor && is.Target == was.Target && is.Call == was.Call &&
+		is.Operation == was.Operation && is.Incarnation == was.Incarnation && is.Since.Equal(was.Since)
 }
 
 // noteLate adds the operation that notes in the hold of the target that the executor may be paused, and may
@@ -175,7 +184,7 @@ func (o Orphan) EndTakenOver(who Asker) (Txn, error) {
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err
 	}
-	if !o.Call.Exists() || !o.Call.Value.TakenOver(who.Node) || o.Call.Value.Target != o.target {
+	if !o.Call.Exists() || !o.Call.Value.TakenOver(who.Node) || o.Call.Value.Target != o.call.Target {
 		return Txn{}, ErrNotOrphan
 	}
 
@@ -211,5 +220,5 @@ func (c Call) TakenOver(node string) bool { return c.Executor == node && c.Taken
 // txn returns a transaction that reads the orphan anew if a condition is false.
 func (o Orphan) txn(compares []Compare, then ...Op) Txn {
 	compares = append([]Compare{Unchanged(o.Meta.KV), Unchanged(o.Node.KV)}, compares...)
-	return Txn{If: compares, Then: then, Else: OrphanReads(o.node, o.id, Call{Executor: o.executor, Target: o.target})}
+	return Txn{If: compares, Then: then, Else: OrphanReads(o.node, o.id, o.call)}
 }

@@ -94,6 +94,45 @@ func TestTakeOverCall(t *testing.T) {
 	}
 }
 
+// TestTakeOverLaterCall checks that a host takes over and reclaims only the call that it has watched. The same
+// executor may have announced a later call for the same target meanwhile, and make it.
+func TestTakeOverLaterCall(t *testing.T) {
+	watched := shared.Call{
+		Executor: "me", Operation: "first", Call: call.ControllerUnpublish, Target: "me", NodeID: "node-me", Since: time.Unix(1, 0), Fence: true, Deadline: time.Second,
+	}
+	for name, later := range map[string]func(*shared.Call){
+		"the same call":      nil,
+		"another operation":  func(c *shared.Call) { c.Operation = "second" },
+		"a new incarnation":  func(c *shared.Call) { c.Incarnation = 1 },
+		"another kind":       func(c *shared.Call) { c.Call = call.ControllerPublish },
+		"a repeated attempt": func(c *shared.Call) { c.Since = time.Unix(2, 0) },
+	} {
+		for _, who := range []string{"me", "other"} { // me takes over the call of its own fencing, other reclaims its own
+			was := watched
+			was.Target = map[string]string{"me": "other", "other": "other"}[who]
+			is := was
+			if later != nil {
+				later(&is)
+			}
+			o, err := shared.ParseOrphan(who, "v", was, shared.Result{Reads: [][]shared.KV{
+				kv(t, shared.MetaKey, shared.Meta{}), kv(t, shared.NodeKey(who), shared.Node{Incarnation: 2, State: shared.NodeReady}), kv(t, shared.CallKey("v"), is),
+				nil, nil, kv(t, shared.HoldKey("other", "v"), shared.Hold{}),
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			asker := shared.Asker{Node: who, Incarnation: 2}
+			txn, err := o.TakeOverCall(asker, time.Now())
+			if who == "other" {
+				txn, err = o.Reclaim(asker)
+			}
+			if (err == nil && len(txn.Then) > 0) != (later == nil) || later != nil && !errors.Is(err, shared.ErrNotOrphan) {
+				t.Errorf("%s: %s decides on %v, %v", name, who, txn.Then, err)
+			}
+		}
+	}
+}
+
 // TestTask tests in which states of a task each of its transactions is possible.
 func TestTask(t *testing.T) {
 	type state struct{ executor, task, id string }

@@ -87,7 +87,7 @@ func TestExplore(t *testing.T) {
 	t.Cleanup(func() { debug.SetGCPercent(percent) })
 	within := time.Minute
 	if *full {
-		within = 10 * time.Minute
+		within = 40 * time.Minute
 	}
 
 	var states, steps atomic.Int64

@@ -98,6 +98,9 @@ func (s *state) operation(x int) string {
 		if get[shared.Call](s.store, shared.CallKey(id)).Value.Operation == op {
 			return true
 		}
+		if s.hosts[0].clean.one.Operation == op || s.hosts[1].clean.one.Operation == op {
+			return true
+		}
 		return slices.ContainsFunc(s.net, func(one sent) bool { return mentions(one.txn, op) })
 	}
 	for n := 0; ; n++ {

@@ -307,7 +307,7 @@ func (s *state) crash(x int, off bool) {
 		}
 	}
 	h.ended = h.ended && !h.up
-	h.up, h.registered, h.admitted, h.off = false, false, false, h.off || off
+	h.up, h.registered, h.admitted, h.off = false, false, 0, h.off || off
 	h.step, h.clean, h.fence, h.reg, h.sent = step{}, job{}, job{}, registration{}, [actors]*sent{}
 	h.who = shared.Asker{}
 	h.rec.Node.Proven, h.rec.Node.Hold.Before = false, volume.Kept{}

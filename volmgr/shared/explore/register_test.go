@@ -123,6 +123,6 @@ func (s *state) register(v variant, x int) turn {
 // serve ends a registration. From now on, the agent makes the steps that need the cluster.
 func (s *state) serve(v variant, x int) {
 	h := &s.hosts[x]
-	h.reg, h.registered, h.admitted = registration{}, true, false
+	h.reg, h.registered, h.admitted = registration{}, true, 0
 	s.compare(v, x)
 }

@@ -51,6 +51,8 @@ func (s *state) unclean(v variant, all bool) string {
 		switch {
 		case h.off && !all && (!s.attached[x] || held || s.stray[x] && !v.lists):
 			continue
+		case s.attaches && held && !s.attached[x] && s.stray[x] && !v.lists:
+			// No host can find out that a paused agent has detached the volume late.
 		case s.attaches && s.attached[x] != held && (v.lists || held):
 			return fmt.Sprintf("host %s is attached: %t, and has a hold: %t", name, s.attached[x], held)
 		case s.attaches && s.attached[x] && !held && !s.stray[x]:
@@ -82,7 +84,7 @@ func (s *state) String() string {
 	}
 	for x, name := range names {
 		h := &s.hosts[x]
-		fmt.Fprintf(&b, "  host %s: off %t, up %t, registered %t, incarnation %d, attached %t, staged %t, published %t, admitted %t\n",
+		fmt.Fprintf(&b, "  host %s: off %t, up %t, registered %t, incarnation %d, attached %t, staged %t, published %t, admitted %d\n",
 			name, h.off, h.up, h.registered, h.who.Incarnation, s.attached[x], h.staged, h.target, h.admitted)
 		fmt.Fprintf(&b, "    record: %+v\n    claims: %+v\n    step: %+v\n    clean: %+v\n    fence: %+v\n", h.rec.Node, h.rec.Claims, h.step, h.clean, h.fence)
 		for i, one := range h.sent {

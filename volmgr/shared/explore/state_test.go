@@ -90,7 +90,10 @@ type host struct {
 
 	who        shared.Asker
 	registered bool // as the agent knows it
-	admitted   bool // the last transaction about the volume was the admission, which has announced the call
+
+	// The last transaction about the volume was the admission by this incarnation, which has announced the call.
+	// It is 0 after any other transaction.
+	admitted uint64
 
 	step  step
 	clean job
@@ -287,7 +290,8 @@ func (k *keyOf) txn(t shared.Txn) {
 }
 
 func (k *keyOf) host(h *host) {
-	k.bits(h.off, h.up, h.staged, h.target, h.dead, h.stuck, h.ended, h.registered, h.admitted)
+	k.bits(h.off, h.up, h.staged, h.target, h.dead, h.stuck, h.ended, h.registered)
+	k.num(h.admitted)
 	k.b = append(k.b, h.boot, h.claims, h.regs)
 	k.asker(h.who)
 	k.record(h.rec)
@@ -321,7 +325,8 @@ func (k *keyOf) asker(a shared.Asker) {
 func (k *keyOf) job(j job) {
 	k.text(string(j.kind))
 	k.text(j.operation)
-	k.text(string(j.one.Call))
+	k.text(string(j.one.Call) + j.one.Operation)
+	k.num(j.one.Incarnation)
 	k.text(j.one.Executor + j.one.Target + j.one.NodeID)
 	k.bits(j.reclaimed, j.one.Fence, j.one.Taken, j.one.Mounted)
 	k.asker(j.who)

@@ -141,12 +141,12 @@ func (s state) steps(v variant, x int, add emit) {
 		}
 		h.step = step{kind: txn, action: a, who: h.who, mounted: h.rec.Mounted()}
 		first := h.rec.Node.Attached == volume.Absent && a.Kind == call.ControllerPublish
-		if first && h.admitted {
-			h.step.kind, h.admitted = send, false
+		if first && h.admitted > 0 && h.admitted == h.who.Incarnation {
+			h.step.kind, h.admitted = send, 0
 			add(s, "begins a call under its admission", x)
 			return
 		}
-		h.admitted = false
+		h.admitted = 0
 		s.turn(x, stepping, h.who, string(a.Kind), s.stepTurn(v, x), add)
 	}
 }
@@ -213,7 +213,9 @@ func (s state) acquireTurn(v variant, x int, finish func(*state, volume.Outcome)
 		done: func(s *state, err error, revision int64, executed bool) {
 			h := &s.hosts[x]
 			if err == nil {
-				h.admitted = executed && v.attach
+				if h.admitted = 0; executed && v.attach {
+					h.admitted = who.Incarnation
+				}
 				token := volume.Token{Epoch: s.meta().Epoch, Revision: revision}
 				if executed {
 					token.Epoch = who.Era.Epoch
