@@ -39,7 +39,6 @@ func (h *stormHost) begin(after volume.Stop) {
 	h.agent++
 	h.mem = map[string]volume.Record{}
 	for key, r := range h.disk {
-		r.Node.Proven = false // Proven exists only in memory
 		_, blocked := h.disk[leftoverKeyOf(r)]
 		r, _ = volume.Loaded(r, after, blocked && !r.Leftover)
 		if r.Leftover && after.Boot() {

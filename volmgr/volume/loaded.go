@@ -35,9 +35,13 @@ func (s Stop) Boot() bool { return s == Rebooted || s == Shut }
 // the same path. The storage system may continue a ControllerPublishVolume or
 // ControllerUnpublishVolume even after a reboot.
 //
+// Loaded also clears the fields that exist only in memory, because a test may keep the record of an
+// agent that has died. That agent may have acted on its proof of unmount.
+//
 // The parameter blocked is set if a forced deregister of the same storage has pending calls. Next
 // makes the pending calls first, so no call was made for the new record yet.
 func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
+	r.Node.Proven, r.Node.Hold.Before = false, Kept{}
 	was := r
 	r.Node.Hold = loadedHold(r, after, blocked)
 	switch {

@@ -39,7 +39,6 @@ func newRecords(a *agent, after volume.Stop) *records {
 	s := &records{a: a, mem: map[string]volume.Record{}, member: a.h.disk.member}
 	s.drains.Store(a.h.disk.drains)
 	for id, r := range a.h.disk.volumes {
-		r.Node.Proven = false // Proven exists only in memory
 		r, _ = volume.Loaded(r, after, false)
 		s.mem[id] = r
 	}
