@@ -76,7 +76,7 @@ func (s Steps) acquire(ctx context.Context, r volume.Record, p plugin.View) volu
 	sit, err := s.decide(ctx, id, admits)
 	if err != nil {
 		out := outcome(volume.Acquire, err)
-		if sit.Hold.Exists() && sit.Hold.Value.Operation != h.Operation {
+		if _, granted := sit.Granted(ask); sit.Hold.Exists() && !granted {
 			s.adoptHold(ctx, id, h.Operation, sit.Hold.Value)
 		}
 		if errors.Is(err, shared.ErrDraining) && !s.Draining() {

@@ -29,12 +29,19 @@ type Ask struct {
 	Now time.Time
 }
 
-// Granted returns the token of the hold that the operation of the request has already got.
+// Granted returns the token of the hold that the operation of the request has already got. A hold of another kind
+// is not the one that the request asks for. A host uses the name of its operation again for its next hold, so such
+// a hold is older or newer than the record of a host after a restore of the store or of the host's disk.
 func (s Situation) Granted(a Ask) (token volume.Token, ok bool) {
-	if !s.Hold.Exists() || s.Hold.Value.Operation != a.Operation {
+	if !s.Hold.Exists() || !s.Hold.Value.matches(a.Operation, a.Access, a.Reader) {
 		return volume.Token{}, false
 	}
 	return volume.Token{Epoch: s.Meta.Value.Epoch, Revision: s.Hold.Create}, true
+}
+
+// matches reports whether the hold belongs to an operation and gives the same right.
+func (h Hold) matches(operation string, access call.AccessMode, reader bool) bool {
+	return h.Operation == operation && h.Access == access && h.Reader == reader
 }
 
 // Admit returns the transaction that gives a host a hold on the volume. If the volume needs

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,59 @@ func TestReclaim(t *testing.T) {
 		txn, err := p.Reclaim(hostA, p.Volume.Value.Volume, h)
 		if got := strings.Join(keysOf(txn), " "); err != nil || got != c.keys {
 			t.Errorf("%s: got %q, %v\nwant %q", c.name, got, err, c.keys)
+		}
+	}
+}
+
+// TestReclaimOtherKind writes the hold of a host that the restored store shows with another right. A host uses the
+// name of its operation again, so the name does not show that both are the same hold. Other hosts must see the
+// right that the host uses.
+func TestReclaimOtherKind(t *testing.T) {
+	writer, reader := Hold{Access: call.MultiNodeSingleWriter, Operation: "o"}, Hold{Access: call.MultiNodeSingleWriter, Operation: "o", Reader: true}
+	single, multi := Hold{Access: call.SingleNodeWriter, Operation: "o"}, Hold{Access: call.MultiNodeMultiWriter, Operation: "o"}
+	user := UserKey("db", "a")
+	for _, c := range []struct {
+		name        string
+		shown, held Hold
+		holder      string // as the store shows it after the transaction
+		users       string // the operation on the key of the user
+	}{
+		{"a writer, shown as a reader", reader, writer, "a", "-" + user},
+		{"a reader, shown as a writer", writer, reader, "", "+" + user},
+		{"one host alone, shown as one of several", multi, single, "a", "-" + user},
+		{"one of several, shown as the only one", single, multi, "", "+" + user},
+	} {
+		p := newPlace(defined, func(p *Place) {
+			p.Hold = stored(holdKey, c.shown)
+			use := Use{Access: c.shown.Access, Generation: 1}
+			if holds(c.shown.Access, c.shown.Reader) {
+				use.Holder = "a"
+			} else {
+				p.Users = []Entry[User]{stored(user, User{})}
+			}
+			p.Use = stored(useKey, use)
+		})
+		txn, err := p.Reclaim(hostA, p.Volume.Value.Volume, c.held)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		sit, err := Situation{id: "db", Hold: p.Hold, Use: p.Use, Call: p.Call}.After(txn, 20)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if h, u := sit.Hold.Value, sit.Use.Value; h != c.held || u.Access != c.held.Access || u.Holder != c.holder || len(u.Rivals) > 0 {
+			t.Errorf("%s: the store shows the hold %+v and the use %+v", c.name, h, u)
+		}
+		if !slices.Contains(keysOf(txn), c.users) {
+			t.Errorf("%s: the transaction %q lacks %q", c.name, keysOf(txn), c.users)
+		}
+
+		ask := Ask{Operation: c.held.Operation, Access: c.held.Access, Reader: c.held.Reader}
+		if _, ok := (Situation{id: "db", Hold: p.Hold}).Granted(ask); ok {
+			t.Errorf("%s: the host gets the right without a transaction", c.name)
+		}
+		if _, ok := sit.Granted(ask); !ok {
+			t.Errorf("%s: the host has no hold after the transaction", c.name)
 		}
 	}
 }

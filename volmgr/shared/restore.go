@@ -97,7 +97,8 @@ func Missing(m Meta, nodes map[string]Node) (names []string) {
 // the hold.
 //
 // If another host uses the volume in a way that excludes this host, the transaction records the host
-// as a rival. Both keep the volume until a person decides. A controller call for the attachment of the
+// as a rival. Both keep the volume until a person decides. If the store shows an earlier hold of the host, of
+// another kind, the transaction replaces it. A controller call for the attachment of the
 // host, which the store shows again, ended long ago: the transaction deletes it.
 func (p Place) Reclaim(who Asker, v volume.Volume, h Hold) (Txn, error) {
 	if err := CheckRegistered(p.Meta, p.Node, who); err != nil {
@@ -109,7 +110,7 @@ func (p Place) Reclaim(who Asker, v volume.Volume, h Hold) (Txn, error) {
 			p.id, d.ExternalID, d.Driver, v.ExternalID, v.Driver).WithHint("detach the volume on this host")
 	}
 
-	sameHold := p.Hold.Exists() && p.Hold.Value.Operation == h.Operation
+	sameHold := p.Hold.Exists() && p.Hold.Value.matches(h.Operation, h.Access, h.Reader)
 	old := p.Call.Exists() && p.Call.Value.Target == who.Node // a call of the time before the restore
 	compares, then := []Compare{Unchanged(p.Hold.KV), Unchanged(p.Call.KV)}, []Op{p.Hold.Put(h)}
 	if old {
@@ -134,6 +135,9 @@ func (p Place) Reclaim(who Asker, v volume.Volume, h Hold) (Txn, error) {
 
 	use, ops, still := leave(p.id, p.Use.Value, p.Users, who.Node)
 	use, joined := use.join(p.id, Rival{Host: who.Node, Access: h.Access, Reader: h.Reader, Since: h.Since})
+	if p.Hold.Exists() && len(joined) == 0 {
+		then = append(then, Delete(UserKey(p.id, who.Node))) // the host was a user under an earlier hold
+	}
 	use.Generation++
 	compares = append(append(compares, Unchanged(p.Use.KV)), still...)
 	return p.txn(compares, slices.Concat(then, ops, joined, []Op{p.Use.Put(use)})...), nil

@@ -223,8 +223,9 @@ func (s state) acquireTurn(v variant, x int, finish func(*state, volume.Outcome)
 				finish(s, volume.Outcome{Token: token, Since: now})
 				return
 			}
-			if e := s.situation(x).Hold; e.Exists() && e.Value.Operation != h.rec.Node.Hold.Operation {
-				h.rec, _ = volume.AdoptHold(h.rec, earlierHold(e.Value))
+			sit := s.situation(x)
+			if _, granted := sit.Granted(s.ask(v, x, who)); sit.Hold.Exists() && !granted {
+				h.rec, _ = volume.AdoptHold(h.rec, earlierHold(sit.Hold.Value))
 			}
 			finish(s, outcome(err))
 		},
