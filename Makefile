@@ -72,6 +72,7 @@ crash: ## kill agent, plugins, etcd and power at every point of every operation 
 # A plan depends on SEED alone. The run has mounts and processes of its own, which end with it.
 SEED ?= 1
 FOR ?= 20m
+OFTEN ?= 0
 chaos: ## 16 clients, kills and faults at random: make chaos SEED=7 FOR=20m
 	@scripts/setup test
 	go test -c -o bin/chaos.test ./cmd/volagent/test/chaos
@@ -84,7 +85,7 @@ cluster-chaos: ## eight hosts that share 40 volumes, and faults of all kinds: ma
 		-clusterchaos.seed '$(SEED)' -clusterchaos.for '$(FOR)' -clusterchaos.within 31s | sed -E '/^ *(=== |--- PASS)/d'
 
 simulate: ## let a cluster live through random faults with a virtual clock: make simulate SEED=7 FOR=24h
-	go test -count=1 -timeout 0 -v -run '^TestSimulation$$' ./agent/hold/simulation -simulation.seed '$(SEED)' -simulation.for '$(FOR)' -simulation.rest 30s -simulation.outdated | sed -E '/^ *(=== |--- PASS)/d'
+	go test -count=1 -timeout 0 -v -run '^TestSimulation$$' ./agent/hold/simulation -simulation.seed '$(SEED)' -simulation.for '$(FOR)' -simulation.rest 30s -simulation.outdated -simulation.often '$(OFTEN)' | sed -E '/^ *(=== |--- PASS)/d'
 
 HISTORY_SEED ?= 0
 HISTORY_COUNT ?= 20000

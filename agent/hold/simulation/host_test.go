@@ -263,13 +263,7 @@ func (a *agent) logger() hclog.Logger {
 type logLines struct{ a *agent }
 
 func (l logLines) Write(p []byte) (int, error) {
-	id := ""
-	for _, v := range l.a.h.w.volumes {
-		if containsWord(string(p), "volume="+v.ID) {
-			id = v.ID
-		}
-	}
-	l.a.h.w.note(l.a.h.name, id, "log %s", trimLine(string(p)))
+	l.a.h.w.note(l.a.h.name, l.a.h.w.named(string(p)), "log %s", trimLine(string(p)))
 	return len(p), nil
 }
 

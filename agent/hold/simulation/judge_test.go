@@ -279,7 +279,7 @@ func (h *host) unrest(holds map[holder]shared.Hold, expected map[holder]bool) (s
 		return "no agent runs on host " + h.name, ""
 	}
 	if err := a.holds.Usable(); err != nil {
-		return fmt.Sprintf("host %s is away: %v", h.name, err), ""
+		return fmt.Sprintf("host %s is away: %v", h.name, err), h.w.named(err.Error())
 	}
 
 	paths := map[string]bool{}
@@ -296,12 +296,13 @@ func (h *host) unrest(holds map[holder]shared.Hold, expected map[holder]bool) (s
 					last.Action.Kind, last.Running, last.Tries, time.Until(last.Next), last.Err, r.Node), id
 		}
 		served := false
+		waits := r.Node.Hold.State == volume.Unknown || r.Node.Hold.State == volume.Absent // it may have given up an unfit hold
 		for _, c := range r.Claims {
 			m, ok := h.mounts[c.Target]
 			switch {
 			case !c.Wanted:
 				return say("claim %s is being detached", c.Alloc)
-			case c.State == volume.Mounted && !ok && r.Node.Hold.State == volume.Unknown && h.mayWait(r, holds):
+			case c.State == volume.Mounted && !ok && waits && h.mayWait(r, holds):
 				// After a boot with older records, the claim waits for the host that has the volume now.
 			case c.State == volume.Mounted && (!ok || c.Mount == nil || c.Mount.ID != m.id):
 				return say("claim %s is mounted, and the target is %+v", c.Alloc, m)

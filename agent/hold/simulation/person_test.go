@@ -118,8 +118,8 @@ func (j *judge) drained(h *host) {
 	for path := range h.mounts {
 		j.w.breaks(path[len(path)-3:], "the drain of %s has ended, and %s is mounted", h.name, path)
 	}
-	if j.w.restored.Load() {
-		return // the restored store may show holds that the host has given up
+	if j.w.restored.Load() || h.outdated.Load() {
+		return // the store may show holds that the host has given up, or that old records do not explain yet
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

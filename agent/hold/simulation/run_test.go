@@ -22,6 +22,9 @@ const restWithin = 30 * time.Second
 // outdatedFlag lets hosts boot with old records. "make simulate" sets it, because it searches for longer.
 var outdatedFlag = flag.Bool("simulation.outdated", false, "let hosts also boot with old records")
 
+// oftenFlag makes the boots with old records more frequent. About every second fault is one with 15.
+var oftenFlag = flag.Int("simulation.often", 0, "choose the boot with old records also in this `number` of further cases")
+
 // restFlag is how long after the end of all faults and of one deadline the cluster must be at rest. The
 // default is longer than the longest pause between two tries of a volume, and between two passes.
 var restFlag = flag.Duration("simulation.rest", 6*time.Minute, "the cluster must be at rest this `time` after the last fault")
@@ -341,6 +344,19 @@ func pick(on bool, chance float64) float64 {
 
 // fault begins a random fault.
 func (r *run) fault() {
+	outdated := func() {
+		d := r.span(time.Second, 2*time.Minute)
+		r.onHost("host boots with old records", func(h *host) {
+			old := h.image()
+			r.last(d)
+			h.die()
+			if *outdatedFlag {
+				h.disk = old
+				h.outdated.Store(true)
+			}
+			h.start()
+		})
+	}
 	all := []func(){
 		func() {
 			d := r.span(time.Second, 40*time.Second)
@@ -359,19 +375,7 @@ func (r *run) fault() {
 			d := r.span(time.Second, 3*time.Minute)
 			r.onHost("host dies", func(h *host) { h.die(); r.last(d); h.start() })
 		},
-		func() {
-			d := r.span(time.Second, 2*time.Minute)
-			r.onHost("host boots with old records", func(h *host) {
-				old, outdated := h.image(), *outdatedFlag
-				r.last(d)
-				h.die()
-				if outdated {
-					h.disk = old
-					h.outdated.Store(true)
-				}
-				h.start()
-			})
-		},
+		outdated,
 		func() { r.onHost("host reboots", func(h *host) { h.die(); h.start() }) },
 		func() {
 			d := r.span(time.Second, 90*time.Second)
@@ -400,6 +404,9 @@ func (r *run) fault() {
 		},
 		r.restore,
 		func() { r.w.count("fault: compaction"); r.w.server.Compact(r.w.server.Revision()) },
+	}
+	for range *oftenFlag {
+		all = append(all, outdated)
 	}
 	all[r.rng.IntN(len(all))]()
 }

@@ -247,6 +247,16 @@ func (h *host) effect(r volume.Record, a volume.Action) error {
 	return nil
 }
 
+// named returns the id of the volume that a text of an agent names, or "".
+func (w *world) named(text string) string {
+	for _, v := range w.volumes {
+		if containsWord(text, "volume="+v.ID) || strings.Contains(text, fmt.Sprintf("volume %q", v.ID)) {
+			return v.ID
+		}
+	}
+	return ""
+}
+
 // containsWord reports whether a text contains a word.
 func containsWord(text, word string) bool {
 	i := strings.Index(text, word)
