@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -216,6 +217,22 @@ func (s *ownHolds) endRestoredCall(ctx context.Context, id, operation string) er
 	}
 	_, err = s.Store.Do(ctx, txn)
 	return err
+}
+
+// endOldCall ends a call that an earlier agent of this host has announced under a hold which this host must not use
+// after a restore of the store.
+func (s *ownHolds) endOldCall(ctx context.Context, id string, sit shared.Situation, operation string) {
+	who, err := s.Asker()
+	if err != nil {
+		return // the next try of the step looks again
+	}
+	txn, err := sit.EndOldCall(who, operation, time.Now())
+	if err == nil && len(txn.Then) > 0 {
+		_, err = s.Store.Do(ctx, txn)
+	}
+	if err != nil {
+		s.Log.Debug("cannot end an announced call of an earlier agent; the next try of the step ends it", "volume", id, "error", err)
+	}
 }
 
 // markStray records that the cluster may show a hold of this host that no record explains.

@@ -76,7 +76,11 @@ func (s Steps) acquire(ctx context.Context, r volume.Record, p plugin.View) volu
 	sit, err := s.decide(ctx, id, admits)
 	if err != nil {
 		out := outcome(volume.Acquire, err)
-		if _, granted := sit.Granted(ask); sit.Hold.Exists() && !granted {
+		_, granted := sit.Granted(ask)
+		switch {
+		case granted:
+			s.endOldCall(ctx, id, sit, h.Operation)
+		case sit.Hold.Exists():
 			s.adoptHold(ctx, id, h.Operation, sit.Hold.Value)
 		}
 		if errors.Is(err, shared.ErrDraining) && !s.Draining() {
@@ -130,7 +134,7 @@ func (s Steps) giveUp(ctx context.Context, r volume.Record) volume.Outcome {
 
 	s.setEnding(id, r.Node.Hold.Operation)
 	ends := func(sit shared.Situation) (shared.Txn, error) {
-		if is := sit.Hold.Value; is.Operation == r.Node.Hold.Operation && is.Attachment == shared.Attached {
+		if is := sit.Hold.Value; is.Operation == r.Node.Hold.Operation && is.MayBeAttached(who) {
 			return shared.Txn{}, errAttached
 		}
 		return sit.GiveUp(who, r.Node.Hold.Operation, time.Now().UTC())

@@ -99,3 +99,14 @@ func (s Situation) EndAttachmentCall(who Asker, operation string) (Txn, error) {
 	hold.Attachment, hold.By = Unclear, ""
 	return s.txn(who, []Compare{Unchanged(s.Hold.KV), Unchanged(s.Call.KV)}, s.Hold.Put(hold), Delete(s.Call.Key)), nil
 }
+
+// EndOldCall is EndAttachmentCall for a call of an earlier agent of the host, while a restore of the store prevents
+// the host from using the hold. No step of the volume leads to the end of such a call, and the call would keep a
+// rival from its detach. An empty transaction also means that the call may still be in flight.
+func (s Situation) EndOldCall(who Asker, operation string, now time.Time) (Txn, error) {
+	c := s.Call.Value
+	if s.Call.Exists() && now.Sub(c.Since) <= c.Deadline {
+		return Txn{}, nil
+	}
+	return s.EndAttachmentCall(who, operation)
+}

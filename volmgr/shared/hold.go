@@ -44,6 +44,14 @@ func (h Hold) matches(operation string, access call.AccessMode, reader bool) boo
 	return h.Operation == operation && h.Access == access && h.Reader == reader
 }
 
+// MayBeAttached reports whether the volume may be attached for a hold of the host, although its record shows no
+// attachment. The agent that got the hold may have sent its ControllerPublishVolume. The present one has not, if it
+// has another incarnation.
+func (h Hold) MayBeAttached(who Asker) bool {
+	began := h.Attachment == Attaching && h.Incarnation != who.Incarnation
+	return h.Attachment == Attached || began
+}
+
 // Admit returns the transaction that gives a host a hold on the volume. If the volume needs
 // ControllerPublishVolume, the same transaction announces this call. The token of the hold is the
 // revision of the transaction.

@@ -107,6 +107,62 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
+// TestEndOldCall checks which announced calls a host ends while a restore of the store prevents it from using its
+// hold.
+func TestEndOldCall(t *testing.T) {
+	begun := time.Unix(1000, 0)
+	own := Call{Executor: "b", Target: "b", Call: call.ControllerPublish, Since: begun, Deadline: time.Minute}
+	other, taken := own, own
+	other.Executor, taken.Taken = "c", true
+	for name, c := range map[string]struct {
+		call  Call
+		after time.Duration
+		ends  bool
+	}{
+		"of an earlier agent":     {own, 2 * time.Minute, true},
+		"it may be in flight":     {own, time.Minute, false},
+		"of another host":         {other, 2 * time.Minute, false},
+		"of a cleaning":           {taken, 2 * time.Minute, false},
+		"from a clock that leapt": {own, -time.Hour, false},
+	} {
+		s := Situation{
+			id: "db", Meta: stored(MetaKey, Meta{Schema: Schema, Epoch: 1, Suspended: "restored"}), Node: stored(NodeKey("b"), Node{Incarnation: 3, State: NodeReady}),
+			Hold: stored(HoldKey("b", "db"), Hold{Operation: "op", Attachment: Detaching}), Call: stored(CallKey("db"), c.call),
+		}
+		txn, err := s.EndOldCall(fencer, "op", begun.Add(c.after))
+		if err != nil || len(txn.Then) > 0 != c.ends {
+			t.Errorf("%s: %+v, %v", name, txn, err)
+		}
+		if !c.ends {
+			continue
+		}
+		after, err := s.After(txn, 20)
+		if h := after.Hold.Value; err != nil || after.Call.Exists() || h.Attachment != Unclear {
+			t.Errorf("%s: the hold becomes %+v, the call %+v, %v", name, h, after.Call.Value, err)
+		}
+	}
+}
+
+// TestMayBeAttached checks whether a host detaches a volume before it gives its hold up, although its record shows no
+// attachment. A record from an older snapshot of the disk does not show the call of the agent that got the hold.
+func TestMayBeAttached(t *testing.T) {
+	for _, c := range []struct {
+		attachment  Attachment
+		incarnation uint64
+		want        bool
+	}{
+		{"", 2, false},
+		{Attached, 3, true}, {Attached, 2, true},
+		{Attaching, 3, false}, {Attaching, 2, true},
+		{Detaching, 2, false}, {Unclear, 2, false}, // the host has detached the volume, or detaches it again
+	} {
+		h := Hold{Attachment: c.attachment, Incarnation: c.incarnation}
+		if got := h.MayBeAttached(Asker{Node: "a", Incarnation: 3}); got != c.want {
+			t.Errorf("attachment %q of incarnation %d: %t", c.attachment, c.incarnation, got)
+		}
+	}
+}
+
 // TestEndLateDetach checks which announced calls a host ends that it has not made.
 func TestEndLateDetach(t *testing.T) {
 	for name, c := range map[string]struct {
