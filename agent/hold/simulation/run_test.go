@@ -39,9 +39,16 @@ type run struct {
 	mu      sync.Mutex     // guards busy and waiting
 	waiting map[*waiter]bool
 	allocs  int
-	backup  memory.Backup   // of the store
+	backup  memory.Backup // of the store
+	old     oldBoots
 	calm    context.Context // ends when all faults must end
 	end     context.CancelFunc
+}
+
+// oldBoots says whether hosts boot with old records, and how many more cases of a fault are such boots.
+type oldBoots struct {
+	on    bool
+	often int
 }
 
 // waiter is one client that waits for its claim.
@@ -51,8 +58,8 @@ type waiter struct {
 }
 
 // newRun returns a run that does nothing yet.
-func newRun(w *world) *run {
-	return &run{w: w, rng: rand.New(rand.NewPCG(w.seed, 1)), busy: map[*host]bool{}, waiting: map[*waiter]bool{}}
+func newRun(w *world, old oldBoots) *run {
+	return &run{w: w, old: old, rng: rand.New(rand.NewPCG(w.seed, 1)), busy: map[*host]bool{}, waiting: map[*waiter]bool{}}
 }
 
 // span returns a random time between two limits.
@@ -350,7 +357,7 @@ func (r *run) fault() {
 			old := h.image()
 			r.last(d)
 			h.die()
-			if *outdatedFlag {
+			if r.old.on {
 				h.disk = old
 				h.outdated.Store(true)
 			}
@@ -405,7 +412,7 @@ func (r *run) fault() {
 		r.restore,
 		func() { r.w.count("fault: compaction"); r.w.server.Compact(r.w.server.Revision()) },
 	}
-	for range *oftenFlag {
+	for range r.old.often {
 		all = append(all, outdated)
 	}
 	all[r.rng.IntN(len(all))]()

@@ -89,12 +89,24 @@ func TestSimulation(t *testing.T) {
 	}
 	boxes := newBoxes(t)
 	for _, seed := range seeds {
-		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { simulate(t, seed, boxes) })
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { simulate(t, seed, boxes, oldBoots{*outdatedFlag, *oftenFlag}) })
+	}
+}
+
+// TestOldRecords is TestSimulation with hosts that boot with old records in about half of all faults.
+func TestOldRecords(t *testing.T) {
+	seeds := []uint64{1, 2, 3}
+	if testing.Short() {
+		seeds = seeds[:1]
+	}
+	boxes := newBoxes(t)
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { simulate(t, seed, boxes, oldBoots{true, 15}) })
 	}
 }
 
 // simulate runs one seed.
-func simulate(t *testing.T, seed uint64, boxes []*box) {
+func simulate(t *testing.T, seed uint64, boxes []*box, old oldBoots) {
 	t.Helper()
 	var at atomic.Pointer[world]
 	defer guard(func() int64 {
@@ -107,7 +119,7 @@ func simulate(t *testing.T, seed uint64, boxes []*box) {
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(seed, simulatedHosts, simulatedVolumes, boxes)
 		at.Store(w)
-		newRun(w).run(*forFlag)
+		newRun(w, old).run(*forFlag)
 		report = w.report()
 		if w.over() {
 			failed = w.broken + "\n" + w.history(w.about)
