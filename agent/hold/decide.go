@@ -108,14 +108,7 @@ func changesHold(t shared.Txn, key string) bool {
 }
 
 // definitionOf returns the volume in a situation, as this host records it.
-func definitionOf(sit shared.Situation) volume.Volume {
-	v := sit.Volume.Value.Volume
-	v.Shared = true
-	if sit.Volume.Value.Deleting {
-		v.Provision = volume.Deleting
-	}
-	return v
-}
+func definitionOf(sit shared.Situation) volume.Volume { return sit.Volume.Value.Shown() }
 
 // change executes a decision about a definition. If another host changes the keys meanwhile, it
 // decides again. It returns the volume after the change. If this host has a record of the volume, the

@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
@@ -12,28 +13,53 @@ import (
 // answerWithin limits the time in which this host answers a question.
 const answerWithin = 5 * time.Second
 
+// rereadAtOnce is the number of definitions in one read. etcd executes at most 128 operations in a transaction
+// by default.
+const rereadAtOnce = 100
+
 // rereadAll gives the records of this host the definitions that the cluster has now. Notices that
-// were written before the watch began do not reach this host.
+// were written before the watch began do not reach this host. After an outage, all hosts do this at the same time,
+// so the host reads many definitions at once.
 func (s *follower) rereadAll(ctx context.Context) error {
+	var ids []string
 	for _, r := range s.Records.Volumes() {
-		if !r.Volume.Shared {
-			continue
+		if r.Volume.Shared {
+			ids = append(ids, r.Volume.ID)
 		}
-		if err := s.reread(ctx, r.Volume.ID); err != nil {
+	}
+
+	for some := range slices.Chunk(ids, rereadAtOnce) {
+		if err := s.reread(ctx, some...); err != nil {
 			return err
 		}
 	}
-
 	return nil
 }
 
-// reread gives the record of this host the definition that the cluster has now.
-func (s *follower) reread(ctx context.Context, id string) error {
-	p, err := s.readPlace(ctx, volume.Volume{ID: id})
+// reread gives the records of this host the definitions that the cluster has now. It reads at most rereadAtOnce
+// volumes.
+func (s *follower) reread(ctx context.Context, ids ...string) error {
+	var reads []shared.Op
+	for _, id := range ids {
+		reads = append(reads, shared.Get(shared.VolumeKey(id)))
+	}
+	res, err := s.get(ctx, reads)
 	if err != nil {
 		return err
 	}
-	return s.refresh(ctx, p)
+
+	for _, kvs := range res.Reads {
+		for _, kv := range kvs { // none, if the cluster has no such volume
+			e, err := shared.Decode[shared.Definition](kv)
+			if err != nil {
+				return err
+			}
+			if err := s.redefine(ctx, e.Value.Shown()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // noticed reacts to a change of the definition of a volume that some host uses. If another host has

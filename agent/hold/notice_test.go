@@ -1,6 +1,10 @@
 package hold
 
 import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/shared"
@@ -53,6 +57,65 @@ func TestRemoved(t *testing.T) {
 		s.follower.removed(shared.Change{KV: shared.KV{Key: shared.RemovedKey, Value: []byte(c.value), Mod: 1}})
 		if len(evs) != c.want {
 			t.Errorf("%s: %+v", c.value, evs)
+		}
+	}
+}
+
+// mapRecords are records in memory, by volume.
+type mapRecords struct {
+	noRecords
+	all map[string]volume.Record
+}
+
+func (m mapRecords) Volume(id string) (volume.Record, bool) { r, ok := m.all[id]; return r, ok }
+
+func (m mapRecords) Volumes() []volume.Record { return slices.Collect(maps.Values(m.all)) }
+
+func (m mapRecords) ChangeShared(_ context.Context, key string, fn func(volume.Record, bool) (volume.Record, bool)) error {
+	r, ok := m.all[key]
+	if now, put := fn(r, ok); put {
+		m.all[key] = now
+	}
+	return nil
+}
+
+// TestRereadAll checks that a host with many volumes reads their definitions in a few requests. After an outage,
+// all hosts do that at the same time. A volume that the cluster does not have keeps its definition.
+func TestRereadAll(t *testing.T) {
+	const volumes = 2*rereadAtOnce + 50
+	s, store, _ := registeredHost(t)
+	records := map[string]volume.Record{}
+	for i := range volumes {
+		v := volume.Volume{ID: fmt.Sprintf("v%d", i), PluginID: "p", Shared: true, Capacity: 1}
+		records[v.ID] = volume.Record{Volume: v}
+		v.Capacity = 2
+		if i == 0 {
+			continue
+		}
+		op := shared.Put(shared.VolumeKey(v.ID), shared.Entry[shared.Definition]{}.Encode(shared.Definition{Volume: v}))
+		if _, err := store.Do(t.Context(), shared.Txn{Then: []shared.Op{op}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	records["own"] = volume.Record{Volume: volume.Volume{ID: "own"}}
+	s.Records, s.Wake, store.transactions = mapRecords{all: records}, func(string) {}, 0
+
+	if err := s.follower.rereadAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if store.transactions != 3 {
+		t.Errorf("%d transactions for %d volumes instead of 3", store.transactions, volumes)
+	}
+	for id, r := range records {
+		want := int64(2)
+		switch id {
+		case "v0":
+			want = 1
+		case "own":
+			want = 0
+		}
+		if r.Volume.Capacity != want {
+			t.Errorf("volume %s has the capacity %d instead of %d", id, r.Volume.Capacity, want)
 		}
 	}
 }

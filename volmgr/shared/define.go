@@ -219,12 +219,7 @@ func (p Place) busy() error {
 // Shown returns the volume as the parts of the agent outside of the cluster see it.
 func (p Place) Shown() volume.SharedVolume {
 	d, use := p.Volume.Value, p.Use.Value
-	out := volume.SharedVolume{Volume: d.Volume, Operation: d.Operation, Access: use.Access}
-	out.Volume.Shared = true
-	if d.Deleting {
-		out.Volume.Provision = volume.Deleting
-	}
-
+	out := volume.SharedVolume{Volume: d.Shown(), Operation: d.Operation, Access: use.Access}
 	if use.Holder != "" {
 		out.Users = append(out.Users, use.Holder)
 	}
@@ -238,6 +233,16 @@ func (p Place) Shown() volume.SharedVolume {
 	}
 
 	return out
+}
+
+// Shown returns the volume as the parts of the agent outside of the cluster see it.
+func (d Definition) Shown() volume.Volume {
+	v := d.Volume
+	v.Shared = true
+	if d.Deleting {
+		v.Provision = volume.Deleting
+	}
+	return v
 }
 
 func missing(id string) error {

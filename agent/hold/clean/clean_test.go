@@ -226,3 +226,77 @@ func TestHungPlugin(t *testing.T) {
 	cancel()
 	<-done // Run waits for the calls in flight
 }
+
+// countedStore counts the reads of all live hosts.
+type countedStore struct {
+	shared.Store
+	lives atomic.Int32
+	calls atomic.Int32
+}
+
+func (s *countedStore) Range(ctx context.Context, span shared.Span, limit int, revision int64) (shared.Page, error) {
+	switch span {
+	case shared.Lives():
+		s.lives.Add(1)
+	case shared.Calls():
+		s.calls.Add(1)
+	}
+	return s.Store.Range(ctx, span, limit, revision)
+}
+
+// TestNotElected lets a host make passes that is not elected. It never reads all live hosts, because all hosts make
+// a pass at the same time after an outage. It still takes over the call of a host that is gone, and leaves the call
+// of a live host alone.
+func TestNotElected(t *testing.T) {
+	store := &countedStore{Store: memory.New().Open("/c/")}
+	def := func(id string) shared.Op {
+		return put(t, shared.VolumeKey(id), shared.Definition{Attach: true, Volume: volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: id, Provision: volume.Provisioned}})
+	}
+	begun := func(id, host string) shared.Op {
+		return put(t, shared.CallKey(id), shared.Call{
+			Executor: host, Incarnation: 1, Operation: "o", Call: call.ControllerPublish, Target: host, NodeID: "node-" + host, Deadline: time.Millisecond,
+		})
+	}
+	ready := shared.Node{Incarnation: 1, State: shared.NodeReady}
+	txn := shared.Txn{Then: []shared.Op{
+		put(t, shared.MetaKey, shared.Meta{Schema: shared.Schema, ClusterID: "c", Epoch: 1}), put(t, shared.LeaderKey, map[string]string{"node": "elsewhere"}),
+		put(t, shared.NodeKey("a"), ready), put(t, shared.NodeKey("gone"), ready), put(t, shared.NodeKey("live"), ready),
+		put(t, shared.LiveKey("a"), shared.Live{Incarnation: 1}), put(t, shared.LiveKey("live"), shared.Live{Incarnation: 1}),
+		def("first"), def("second"), begun("first", "gone"), begun("second", "live"),
+	}}
+	if _, err := store.Do(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
+
+	plugins := call.Handlers{call.ControllerUnpublish: func(context.Context, any) (any, error) { return call.Nothing{}, nil }}
+	c := clean.New(clean.Options{
+		Store: store, Node: "a", Asker: func() (shared.Asker, error) {
+			return shared.Asker{Node: "a", Incarnation: 1, Era: shared.Era{Epoch: 1}}, nil
+		},
+		View: func(string) plugin.View {
+			return plugin.View{Known: true, Ready: true, ControllerTimeout: time.Minute, Info: plugin.Info{Driver: "d", HasController: true}}
+		},
+		Plugin:  func(volume.Volume, call.Method) (call.Caller, error) { return plugins, nil },
+		Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil }, Fencer: noFencer{}, Every: 20 * time.Millisecond, Log: hclog.NewNullLogger(),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go c.Run(ctx)
+
+	get := func(id string) []shared.KV {
+		page, err := store.Range(t.Context(), shared.Span{Key: shared.CallKey(id)}, 1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return page.KVs
+	}
+	await(t, "the call of the host that is gone ends", func() bool { return len(get("first")) == 0 })
+	passes := store.calls.Load()
+	await(t, "another pass", func() bool { return store.calls.Load() > passes+1 })
+	if len(get("second")) == 0 {
+		t.Error("the call of a live host was ended")
+	}
+	if n := store.lives.Load(); n != 0 {
+		t.Errorf("the host has read all live hosts %d times in %d passes", n, store.calls.Load())
+	}
+}

@@ -3,6 +3,7 @@ package clean
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/shared"
@@ -27,48 +28,44 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 		return 0, err
 	}
 
-	live := map[string]shared.Live{}
-	if err := each(ctx, c.Store, shared.Lives(), func(e shared.Entry[shared.Live]) error {
-		node, _ := shared.LastID(e.Key)
-		live[node] = e.Value
+	elected, plugins, lost := c.Elected(), candidate{c}.plugins(), candidate{c}.lost()
+	calls := map[string]shared.Entry[shared.Call]{}
+	if err := each(ctx, c.Store, shared.Calls(), func(e shared.Entry[shared.Call]) error {
+		calls[e.Key] = e
 		return nil
 	}); err != nil {
 		return 0, err
 	}
-
-	c.mu.Lock()
-	c.live = len(live)
-	c.mu.Unlock()
+	live, err := c.readLive(ctx, elected || len(plugins) > 0 || len(lost) > 0, calls)
+	if err != nil {
+		return 0, err
+	}
 
 	suspended, err := c.suspended(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if suspended && c.Elected() {
+	if suspended && elected {
 		return c.retry(), nil // the others make a pass when the elected host asks for one
 	}
 	if suspended {
 		return 0, nil
 	}
 
-	seen := map[string]bool{}
-	err = each(ctx, c.Store, shared.Calls(), func(e shared.Entry[shared.Call]) error {
-		seen[e.Key] = true
-		due = earlier(due, c.orphan(ctx, who, e, live))
-		return ctx.Err()
-	})
-	if err != nil {
-		return due, err
+	for _, key := range slices.Sorted(maps.Keys(calls)) {
+		due = earlier(due, c.orphan(ctx, who, calls[key], live))
+		if ctx.Err() != nil {
+			return due, ctx.Err()
+		}
 	}
-	c.forget(seen)
+	c.forget(calls)
 	due = earlier(due, lateCalls{c}.detachDue(ctx, who))
 
 	start := func(host string, job func()) { c.jobs.start(fencingJob(host), job) }
-	if !c.Elected() {
-		if plugins := (candidate{c}).plugins(); len(plugins) > 0 {
+	if !elected {
+		if len(plugins) > 0 {
 			attachments{c}.start(ctx, who, func(pluginID string) bool { return plugins[pluginID] })
 		}
-		lost := candidate{c}.lost()
 		if len(lost) == 0 {
 			return due, nil
 		}
@@ -85,6 +82,51 @@ func (c *Cleaner) pass(ctx context.Context) (due time.Duration, err error) {
 	return next, err
 }
 
+// liveAtOnce is the number of hosts in one read. etcd executes at most 128 operations in a transaction by default.
+const liveAtOnce = 100
+
+// readLive returns the live hosts: all of them, or only those among the executors of the calls. After an outage,
+// all hosts make a pass at the same time. If each of them read all live hosts, the work of etcd would grow with
+// the square of their number.
+func (c *Cleaner) readLive(ctx context.Context, all bool, calls map[string]shared.Entry[shared.Call]) (map[string]shared.Live, error) {
+	live := map[string]shared.Live{}
+	add := func(e shared.Entry[shared.Live]) error {
+		node, _ := shared.LastID(e.Key)
+		live[node] = e.Value
+		return nil
+	}
+	if all {
+		err := each(ctx, c.Store, shared.Lives(), add)
+		c.mu.Lock()
+		c.live = len(live)
+		c.mu.Unlock()
+		return live, err
+	}
+
+	executors := map[string]bool{}
+	for _, e := range calls {
+		executors[e.Value.Executor] = true
+	}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(executors)), liveAtOnce) {
+		var reads []shared.Op
+		for _, node := range some {
+			reads = append(reads, shared.Get(shared.LiveKey(node)))
+		}
+		res, err := c.Store.Do(ctx, shared.Txn{Then: reads})
+		if err != nil {
+			return nil, err
+		}
+		for _, kv := range slices.Concat(res.Reads...) {
+			e, err := shared.Decode[shared.Live](kv)
+			if err != nil {
+				return nil, err
+			}
+			_ = add(e) // it returns no error
+		}
+	}
+	return live, nil
+}
+
 // suspended reports whether the store was restored, and a person has not resumed the cluster yet. The
 // keys about calls and attachments may then be older than the storage, so no host undoes anything.
 func (c *Cleaner) suspended(ctx context.Context) (bool, error) {
@@ -97,14 +139,14 @@ func (c *Cleaner) suspended(ctx context.Context) (bool, error) {
 }
 
 // forget forgets the calls that have ended.
-func (c *Cleaner) forget(seen map[string]bool) {
-	maps.DeleteFunc(c.gone, func(key string, _ absence) bool { return !seen[key] })
-	maps.DeleteFunc(c.asked, func(key string, _ time.Time) bool { return !seen[key] })
+func (c *Cleaner) forget(seen map[string]shared.Entry[shared.Call]) {
+	maps.DeleteFunc(c.gone, func(key string, _ absence) bool { return !seen[key].Exists() })
+	maps.DeleteFunc(c.asked, func(key string, _ time.Time) bool { return !seen[key].Exists() })
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	maps.DeleteFunc(c.late, func(key string, _ time.Time) bool { return !seen[key] && !c.jobs.runs(key) })
+	maps.DeleteFunc(c.late, func(key string, _ time.Time) bool { return !seen[key].Exists() && !c.jobs.runs(key) })
 }
 
 // definition reads the definition of a volume.
