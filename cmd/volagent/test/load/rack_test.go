@@ -8,11 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/volagent/volagent/agent/cluster/etcdtest"
 	"github.com/volagent/volagent/agent/hold/clean"
-	"github.com/volagent/volagent/agent/hold/fence"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/shared"
@@ -123,25 +120,7 @@ type rack struct {
 func newRack(b *testing.B, store shared.Store, m *member) *rack {
 	b.Helper()
 	r := &rack{b: b, store: store}
-	view := plugin.View{Known: true, Ready: true, ControllerTimeout: time.Minute, Info: plugin.Info{Driver: "load.example.com", HasController: true}}
-	answers := call.Handlers{call.ControllerUnpublish: func(context.Context, any) (any, error) {
-		r.detached.Add(1)
-		return call.Nothing{}, nil
-	}}
-	caller := func(volume.Volume, call.Method) (call.Caller, error) { return answers, nil }
-	secrets := func(volume.Volume) (call.Secrets, error) { return nil, nil }
-	f := fence.New(fence.Options{
-		Store: store, Node: m.Node,
-		Detacher: func(context.Context, volume.Volume) (call.Caller, call.Secrets, time.Duration, error) {
-			return answers, nil, time.Minute, nil
-		},
-		Published: func(context.Context, volume.Volume) ([]string, bool, error) { return nil, false, nil },
-		Hooks:     noHooks{}, Wake: func() { r.cleaner.Wake() }, Events: func(...volume.Event) {}, Log: hclog.NewNullLogger(),
-	})
-	r.cleaner = clean.New(clean.Options{
-		Store: store, Node: m.Node, Asker: m.Asker, View: func(string) plugin.View { return view }, Plugin: caller, Secrets: secrets,
-		Fencer: f, Log: hclog.NewNullLogger(),
-	})
+	r.cleaner = newCleaner(store, m.Node, m.Asker, &r.detached)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -209,10 +188,3 @@ func (r *rack) await(what string, ok func() bool) {
 		}
 	}
 }
-
-// noHooks is a host without fence hooks.
-type noHooks struct{}
-
-func (noHooks) Names() []string { return nil }
-
-func (noHooks) Off(context.Context, string, shared.Machine) (string, error) { return "", nil }

@@ -328,15 +328,22 @@ func since(now, was map[string]int) (mutating, all int) {
 	return mutating, all - 1
 }
 
-// memory is the agent's resident memory in KiB. Anon is anonymous memory, File is mapped files (the
+// memory is the resident memory of a process in KiB. Anon is anonymous memory, File is mapped files (the
 // program and the database), and Peak is the largest total so far.
 type memory struct{ Anon, File, Peak int }
 
 func (r *rig) memory() memory {
 	r.T.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.Cmd.Process.Pid))
-	r.Must(err)
-	var m memory
+	return memoryOf(r.T, r.Cmd.Process.Pid)
+}
+
+// memoryOf returns the memory of a process.
+func memoryOf(tb testing.TB, pid int) (m memory) {
+	tb.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		tb.Fatal(err)
+	}
 	for line := range strings.Lines(string(raw)) {
 		f := strings.Fields(line)
 		if len(f) < 2 {
