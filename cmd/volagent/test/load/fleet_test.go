@@ -3,6 +3,7 @@ package load_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -234,6 +235,19 @@ func (f *fleet) holds() map[string]int64 {
 func (f *fleet) etcdMemory() memory {
 	f.b.Helper()
 	return memoryOf(f.b, f.etcd.PID(0))
+}
+
+// work is the processor time of etcd and of all hosts together.
+type work struct{ etcd, hosts time.Duration }
+
+// work returns the work since the start of etcd and of the benchmark.
+func (f *fleet) work() work {
+	f.b.Helper()
+	return work{etcd: cpuOf(f.b, f.etcd.PID(0)), hosts: cpuOf(f.b, os.Getpid())}
+}
+
+func (w work) String() string {
+	return fmt.Sprintf("%.1f s of processor time of etcd and %.1f s of all hosts", w.etcd.Seconds(), w.hosts.Seconds())
 }
 
 // meterWindow is the shortest time between two samples of a meter.

@@ -365,15 +365,27 @@ func memoryOf(tb testing.TB, pid int) (m memory) {
 // cpu returns the processor time that the agent has used.
 func (r *rig) cpu() time.Duration {
 	r.T.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.Cmd.Process.Pid))
-	r.Must(err)
+	return cpuOf(r.T, r.Cmd.Process.Pid)
+}
+
+// cpuOf returns the processor time that a process has used.
+func cpuOf(tb testing.TB, pid int) time.Duration {
+	tb.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		tb.Fatal(err)
+	}
 	_, rest, _ := strings.Cut(string(raw), ") ")
 	f := strings.Fields(rest)
-	user, err := strconv.Atoi(f[11])
-	r.Must(err)
-	system, err := strconv.Atoi(f[12])
-	r.Must(err)
-	return time.Duration(user+system) * 10 * time.Millisecond // a clock tick is 10 ms
+	ticks := 0
+	for _, field := range f[11:13] { // in user mode and in the kernel
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond // a clock tick is 10 ms
 }
 
 // goroutines ends the agent with SIGQUIT, which makes Go's runtime print all goroutines, and

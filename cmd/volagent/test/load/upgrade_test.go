@@ -29,7 +29,7 @@ func BenchmarkLoadUpgrade(b *testing.B) {
 		b.Fatal(err)
 	}
 	fencings := f.countFencings()
-	was, m := f.etcd.Requests(), newMeter(f.etcd)
+	was, worked, m := f.etcd.Requests(), f.work(), newMeter(f.etcd)
 
 	var mu sync.Mutex
 	var away samples
@@ -45,6 +45,8 @@ func BenchmarkLoadUpgrade(b *testing.B) {
 	})
 	b.StopTimer()
 	stop()
+	done := f.work()
+	done.etcd, done.hosts = done.etcd-worked.etcd, done.hosts-worked.hosts
 	f.awaitCalm()
 	now := f.etcd.Requests()
 
@@ -56,11 +58,10 @@ func BenchmarkLoadUpgrade(b *testing.B) {
 	b.ReportMetric(away.at(1).Seconds(), "worst-away-s")
 	b.ReportMetric(m.peak, "peak-requests/s")
 	b.ReportMetric(each, "requests/host")
-	memory := f.etcdMemory()
-	b.Logf("etcd: %d MiB of its own, %d MiB at most with mapped files", memory.Anon>>10, memory.Peak>>10)
+	b.ReportMetric(float64(f.etcdMemory().Anon>>10), "etcd-MiB")
 	what := fmt.Sprintf("upgrade of %d hosts with %d volumes, %d at once", len(f.hosts), len(held), *upgradedAtOnce)
-	verdict(b, what+", longest absence", away.at(1).Seconds()/upgradeWithin.Seconds(), "%.2f s, median %.2f s, beside the restart of the program, at most %s (%.0f s for all, at most %.0f requests/s)",
-		away.at(1).Seconds(), away.median().Seconds(), upgradeWithin, took.Seconds(), m.peak)
+	verdict(b, what+", longest absence", away.at(1).Seconds()/upgradeWithin.Seconds(), "%.2f s, median %.2f s, beside the restart of the program, at most %s (%.0f s for all, %s; at most %.0f requests/s; memory of etcd %d MiB)",
+		away.at(1).Seconds(), away.median().Seconds(), upgradeWithin, took.Seconds(), done, m.peak, f.etcdMemory().Anon>>10)
 	counted(b, what+", requests for each host", each, upgradeRequests, "%.1f beside renewals, at most %d (%s)", each, upgradeRequests, words)
 
 	taken := 0
@@ -84,7 +85,7 @@ func BenchmarkLoadUpgrade(b *testing.B) {
 // that each host may need. It does not depend on the number of its volumes.
 const (
 	upgradeWithin   = 15 * time.Second
-	upgradeRequests = 60
+	upgradeRequests = 80
 )
 
 // upgrade restarts the agent of a host. Another host wants one of its volumes meanwhile.
