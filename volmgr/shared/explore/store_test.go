@@ -194,7 +194,8 @@ func (s *state) situation(x int) shared.Situation {
 
 // orphan reads the keys about a call.
 func (s *state) orphan(x int, one shared.Call) shared.Orphan {
-	return parsed(s, "orphan", x, one.Executor+"/"+one.Target, shared.OrphanReads(names[x], id, one), func(res shared.Result) (shared.Orphan, error) {
+	more := fmt.Sprint(one.Executor, one.Target, one.Call, one.Operation, one.Incarnation)
+	return parsed(s, "orphan", x, more, shared.OrphanReads(names[x], id, one), func(res shared.Result) (shared.Orphan, error) {
 		return shared.ParseOrphan(names[x], id, one, res)
 	})
 }
