@@ -26,13 +26,13 @@ import (
 	"github.com/volagent/volagent/agent/reconcile"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/service"
-	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/agent/status"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/agent/volumefiles"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/bytesize"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -214,7 +214,7 @@ func (a *Agent) connectServers(context.Context) (err error) {
 	// The doctor also examines the volumes of docker and podman.
 	a.runtimes = &dockervol.Service{
 		Store: records.Runtimes{Store: a.db}, Claims: a.claims, Plugins: a.plugins,
-		Containers: runtimeCommands{a.plugins.Outside}, Mounts: a.host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
+		Containers: runtimeCommands{a.plugins.Outside}, Mounts: a.host, Size: bytesize.ParseDocker, Remapped: dockervol.RemappedRoot, Patience: patience,
 		Events: a.events.Add, Log: a.log.Named("runtime"), Fetch: a.fetchForRuntimes,
 	}
 	a.drainer = &drain.Service{

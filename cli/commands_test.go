@@ -301,11 +301,11 @@ func TestCreate(t *testing.T) {
 	f.on["PUT /v1/volumes/a"] = answers(api.VolumeResult{Outcome: "updated", Changes: []string{"reclaim: retain → delete"}, Volume: made.Volume})
 	r := with(t, f)
 
-	expect(t, r.volctl("volume", "create", "a", "-plugin", "local", "-size", "10GiB", "-param", "type=image", "-param", "x=a=b", "-fs-type", "xfs"), 0, "created volume \"a\" (10GiB)\n", "")
+	expect(t, r.volctl("volume", "create", "a", "-plugin", "local", "-size", "10GiB", "-param", "type=image", "-param", "x=a=b", "-fs-type", "xfs"), 0, "created volume \"a\" (10GiB, 10737418240 bytes)\n", "")
 	expectSent(t, f, `POST /v1/volumes/a/create?wait=10m0s {"id":"a","plugin_id":"local","capacity_min":10737418240,"capabilities":[{"access_mode":"single-node-writer","attachment_mode":"file-system"}],"mount_options":{"fs_type":"xfs"},"parameters":{"type":"image","x":"a=b"}}`)
 	for args, want := range map[string]string{
 		"a --size 1GiB":                      "--plugin is needed",
-		"a --plugin p --size 10":             "--size: bad size \"10\": a unit is needed",
+		"a --plugin p --size 10":             "--size: bad size \"10\": a number without a unit counts bytes, and must be at least 1048576",
 		"a --plugin a/b":                     "bad plugin id",
 		"a/b --plugin p":                     "bad volume id",
 		"a --plugin p --param x":             "--param needs KEY=VALUE",
@@ -323,11 +323,11 @@ func TestCreate(t *testing.T) {
 		context, mutable map[string]string
 		want             string
 	}{
-		{map[string]string{"type": "directory"}, nil, "10GiB, size not enforced"},
-		{map[string]string{"type": "directory"}, map[string]string{"quota": "none"}, "10GiB, size not enforced"},
-		{map[string]string{"type": "directory"}, map[string]string{"quota": "5GiB"}, "10GiB"},
-		{map[string]string{"type": "directory", "size": "enforced"}, nil, "10GiB"},
-		{map[string]string{"type": "image"}, nil, "10GiB"},
+		{map[string]string{"type": "directory"}, nil, "10GiB, 10737418240 bytes, size not enforced"},
+		{map[string]string{"type": "directory"}, map[string]string{"quota": "none"}, "10GiB, 10737418240 bytes, size not enforced"},
+		{map[string]string{"type": "directory"}, map[string]string{"quota": "5GiB"}, "10GiB, 10737418240 bytes"},
+		{map[string]string{"type": "directory", "size": "enforced"}, nil, "10GiB, 10737418240 bytes"},
+		{map[string]string{"type": "image"}, nil, "10GiB, 10737418240 bytes"},
 	} {
 		loose := made
 		loose.Volume.Driver, loose.Volume.Spec.Context, loose.Volume.Spec.Mutable = "local.csi.volagent", c.context, c.mutable
@@ -335,10 +335,20 @@ func TestCreate(t *testing.T) {
 		expect(t, r.volctl("volume", "create", "a", "--plugin", "local", "--size", "10GiB"), 0, "created volume \"a\" ("+c.want+")\n", "")
 	}
 	f.sent()
+
+	// The answer contains the exact number of bytes that the plugin reports, and the requested number if
+	// the plugin made another one.
+	for size, want := range map[int64]string{20e9: "18.6GiB, 20000000000 bytes", 20 << 30: "20GiB, 21474836480 bytes, asked for 20000000000 bytes", 0: "asked for 20000000000 bytes; the plugin reports no size"} {
+		other := made
+		other.Volume.Capacity, other.Volume.Spec.CapacityMin = size, 20e9
+		f.on["POST /v1/volumes/a/create"] = answers(other)
+		expect(t, r.volctl("volume", "create", "a", "--plugin", "local", "--size", "20G"), 0, "created volume \"a\" ("+want+")\n", "")
+		expectSent(t, f, `POST /v1/volumes/a/create?wait=10m0s {"id":"a","plugin_id":"local","capacity_min":20000000000,"capabilities":[{"access_mode":"single-node-writer","attachment_mode":"file-system"}]}`)
+	}
 	f.on["POST /v1/volumes/a/create"] = answers(made)
 
 	r.stdin = "id: a\nplugin_id: ebs\n---\nid: c\nplugin_id: ebz\n---\nid: b\nplugin_id: ebs\n"
-	expect(t, r.volctl("volume", "create", "-"), 3, "created volume \"a\" (10GiB)\nvolume \"b\" is unchanged\n", "volctl: cannot create volume \"c\": no such plugin\nhint: near: \"ebs\"; all: volctl plugin list\n")
+	expect(t, r.volctl("volume", "create", "-"), 3, "created volume \"a\" (10GiB, 10737418240 bytes)\nvolume \"b\" is unchanged\n", "volctl: cannot create volume \"c\": no such plugin\nhint: near: \"ebs\"; all: volctl plugin list\n")
 	r.stdin = "id: b\nplugin_id: ebs\n"
 	expect(t, r.volctl("volume", "create", "-"), 0, "volume \"b\" is unchanged\n", "")
 	expect(t, r.volctl("volume", "create", "-", "-q"), 0, "b\n", "")

@@ -14,7 +14,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/service"
-	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/bytesize"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -60,7 +60,7 @@ func newWorld(t *testing.T, ids ...string) (*world, *Service) {
 		w.add(volume.Volume{ID: id, PluginID: "p", Reclaim: "retain"})
 	}
 	return w, &Service{
-		Store: w, Claims: w, Volumes: w, Plugins: w, Containers: w, Mounts: w, Size: spec.ParseSize,
+		Store: w, Claims: w, Volumes: w, Plugins: w, Containers: w, Mounts: w, Size: bytesize.ParseDocker,
 		Remapped: func(pid int) (uid, gid string) { return w.remap[pid][0], w.remap[pid][1] },
 		Patience: func(string) Patience { return Patience{Long: time.Minute, Short: time.Minute} },
 		Events: func(evs ...volume.Event) {

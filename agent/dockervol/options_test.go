@@ -28,6 +28,7 @@ func TestOptions(t *testing.T) {
 		"not writable":   {opts{"rw": "false"}, options{readOnly: true}},
 		"owner":          {opts{"uid": "5", "gid": "6", "mode": "770"}, options{own: volume.Ownership{UID: "5", GID: "6", Mode: "0770"}}},
 		"o of a compose": {opts{"o": "device=x,ro,uid=7,"}, options{volume: "x", readOnly: true, own: volume.Ownership{UID: "7"}}},
+		"size of docker": {opts{"plugin": "p", "size": "20g"}, options{plugin: "p", size: 20 << 30, making: []string{"size"}}},
 		"o of podman":    {opts{"o": "size=1GiB", "SIZE": "1GiB", "plugin": "p"}, options{plugin: "p", size: 1 << 30, making: []string{"size"}}},
 		"made": {
 			opts{"plugin": "p", "size": "2GiB", "fs_type": "xfs", "mount_flags": "noatime:nodev", "reclaim": "delete", "access_mode": "multi-node-multi-writer", "param.Type": "a,b=c"},
@@ -56,8 +57,8 @@ func TestBadOptions(t *testing.T) {
 		`option "size" is given twice, as "1GiB" and as "2GiB"`:                           {"o": "size=1GiB", "size": "2GiB", "plugin": "p"},
 		`volume and device are the same option`:                                           {"volume": "x", "device": "y"},
 		`device "a/b" contains a slash`:                                                   {"device": "a/b"},
-		`a unit is needed`:                                                                {"plugin": "p", "size": "10"},
-		`the unit is one of`:                                                              {"plugin": "p", "size": "10g"},
+		`at least 1048576; write`:                                                         {"plugin": "p", "size": "10"},
+		`there is no unit "q"`:                                                            {"plugin": "p", "size": "10q"},
 		`unknown access mode "rwo"`:                                                       {"access_mode": "rwo"},
 		`option "ro" must be true or false, not "maybe"`:                                  {"ro": "maybe"},
 		`ro and rw contradict each other`:                                                 {"ro": "", "rw": ""},

@@ -7,6 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/bytesize"
 )
 
 // The default modes of a volume, for a file that specifies none.
@@ -149,7 +150,7 @@ func (d volumeDecoder) size(n *yaml.Node, what string) int64 {
 		return 0
 	}
 
-	size, err := ParseSize(n.Value)
+	size, err := bytesize.Parse(n.Value)
 	if err != nil {
 		d.fail(n, "%s: %v", what, err)
 	}

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"unicode"
 	"unicode/utf16"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/bytesize"
 )
 
 // Write returns the text of a volume file that [Parse] can read. An HCL file can contain only one
@@ -61,7 +61,7 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 
 	bytes := func(name string, size int64) {
 		if size > 0 {
-			text(name, FormatSize(size))
+			text(name, bytesize.Format(size))
 		}
 	}
 
@@ -209,18 +209,6 @@ func secretNode(s api.Secret) (*yaml.Node, error) {
 	}
 
 	return n, nil
-}
-
-// FormatSize formats a number of bytes as a whole number with a unit. It chooses the unit that
-// gives the smallest number. [ParseSize] converts the text back to the same number of bytes.
-func FormatSize(size int64) string {
-	best, name := size, "B"
-	for _, u := range units {
-		if size%u.bytes == 0 && size/u.bytes <= best {
-			best, name = size/u.bytes, u.name
-		}
-	}
-	return strconv.FormatInt(best, 10) + name
 }
 
 func writeYAML(trees []*yaml.Node) ([]byte, error) {

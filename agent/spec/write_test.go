@@ -216,17 +216,6 @@ func TestWriteSecrets(t *testing.T) {
 	}
 }
 
-func TestFormatSize(t *testing.T) {
-	for size, want := range map[int64]string{1: "1B", 1000: "1kB", 1024: "1KiB", 1500: "1500B", 10 << 30: "10GiB", 20e9: "20GB", 1024e9: "1024GB", 1<<63 - 1: "9223372036854775807B"} {
-		if got := spec.FormatSize(size); got != want {
-			t.Errorf("%d: got %s, want %s", size, got, want)
-		}
-		if back, err := spec.ParseSize(spec.FormatSize(size)); err != nil || back != size {
-			t.Errorf("%d reads back as %d, %v", size, back, err)
-		}
-	}
-}
-
 // TestExamplesShowEveryField checks that each example shows every field, and that all examples
 // describe the same volume.
 func TestExamplesShowEveryField(t *testing.T) {

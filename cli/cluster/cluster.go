@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/volagent/volagent/agent/etcd/wire"
-	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/volmgr/bytesize"
 )
 
 // New returns the command group "volctl cluster".
@@ -335,7 +335,7 @@ func parseSize(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	size, err := spec.ParseSize(text)
+	size, err := bytesize.Parse(text)
 	if err != nil || size < 16<<20 {
 		return 0, command.Usage("for example 4GiB", "%q is not a size of at least 16MiB", text)
 	}

@@ -48,6 +48,10 @@ func Size(bytes int64) string {
 	return InUnit(bytes, unit) + sizeUnits[unit]
 }
 
+// ExactSize formats a number of bytes as Size does, and adds the exact number, as in
+// "18.6GiB (20000000000 bytes)".
+func ExactSize(bytes int64) string { return fmt.Sprintf("%s (%d bytes)", Size(bytes), bytes) }
+
 // SizeUnit returns the index of the largest unit that is not larger than the size.
 func SizeUnit(bytes int64) int {
 	unit := 0

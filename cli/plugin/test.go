@@ -15,6 +15,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/bytesize"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
@@ -107,7 +108,7 @@ func (o *testOptions) check() (err error) {
 	}
 
 	if o.size != "" {
-		if o.ask.Capacity, err = spec.ParseSize(o.size); err != nil {
+		if o.ask.Capacity, err = bytesize.Parse(o.size); err != nil {
 			return command.Usage("", "--size: %v", err)
 		}
 	}

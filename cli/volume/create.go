@@ -16,6 +16,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/bytesize"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
@@ -129,7 +130,7 @@ func (o *createOptions) describe(id string) ([]api.VolumeSpec, error) {
 	}
 
 	if o.size != "" {
-		bytes, err := spec.ParseSize(o.size)
+		bytes, err := bytesize.Parse(o.size)
 		if err != nil {
 			return nil, command.Usage("", "--size: %v", err)
 		}
@@ -207,6 +208,15 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 	return command.Join(errs)
 }
 
+// asked returns a note with the requested size of a new volume if the plugin made another size.
+func asked(r *api.VolumeResult) string {
+	least := r.Volume.Spec.CapacityMin
+	if r.Outcome != api.OutcomeCreated || least == 0 || least == r.Volume.Capacity {
+		return ""
+	}
+	return fmt.Sprintf(", asked for %d bytes", least)
+}
+
 // sayResult prints the result for a volume as a sentence.
 func sayResult(out *output.Printer, r *api.VolumeResult) error {
 	id := r.Volume.Spec.ID
@@ -216,7 +226,9 @@ func sayResult(out *output.Printer, r *api.VolumeResult) error {
 	case len(r.Changes) > 0:
 		return out.Say("%s volume %q: %s", r.Outcome, id, strings.Join(r.Changes, "; "))
 	case r.Volume.Capacity > 0:
-		return out.Say("%s volume %q (%s%s)", r.Outcome, id, output.Size(r.Volume.Capacity), unenforced(&r.Volume))
+		return out.Say("%s volume %q (%s, %d bytes%s%s)", r.Outcome, id, output.Size(r.Volume.Capacity), r.Volume.Capacity, asked(r), unenforced(&r.Volume))
+	case r.Outcome == api.OutcomeCreated && r.Volume.Spec.CapacityMin > 0:
+		return out.Say("%s volume %q (asked for %d bytes; the plugin reports no size)", r.Outcome, id, r.Volume.Spec.CapacityMin)
 	default:
 		return out.Say("%s volume %q", r.Outcome, id)
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
-	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/bytesize"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
@@ -76,7 +76,7 @@ func (o *expandOptions) size(args []string) (err error) {
 		return command.Usage(help, "volume expand needs SIZE")
 	}
 
-	if o.bytes, err = spec.ParseSize(args[0]); err != nil {
+	if o.bytes, err = bytesize.Parse(args[0]); err != nil {
 		return command.Usage(help, "%v", err)
 	}
 
@@ -128,13 +128,14 @@ func (o *expandOptions) expand(ctx context.Context, client *apiclient.Client) (*
 // expandedText returns a screen with the result of an expansion. If a step remains to be done, the
 // screen says so.
 func expandedText(o expandOptions, r *api.VolumeResult) func(*bytes.Buffer) error {
-	text := fmt.Sprintf("%s volume %q to %s", r.Outcome, o.volume, output.Size(max(r.Volume.Capacity, o.bytes)))
+	has := output.ExactSize(max(r.Volume.Capacity, o.bytes))
+	text := fmt.Sprintf("%s volume %q to %s", r.Outcome, o.volume, has)
 	x := r.Volume.Expansion
 	switch {
 	case r.Outcome == api.OutcomeUnchanged && o.withdraw:
 		text = fmt.Sprintf("volume %q is unchanged: it is not being expanded", o.volume)
 	case r.Outcome == api.OutcomeUnchanged:
-		text = fmt.Sprintf("volume %q is unchanged: it has %s", o.volume, output.Size(max(r.Volume.Capacity, o.bytes)))
+		text = fmt.Sprintf("volume %q is unchanged: it has %s", o.volume, has)
 	case r.Outcome == api.OutcomeWithdrawn:
 		text = fmt.Sprintf("withdrew the expansion of volume %q; if a call for it had an effect, the storage may have grown", o.volume)
 	case x == nil:

@@ -257,7 +257,7 @@ func TestExplainExpansion(t *testing.T) {
 }
 
 func TestSize(t *testing.T) {
-	for bytes, want := range map[int64]string{0: "0B", 1023: "1023B", 1024: "1KiB", 1536 * mib: "1536MiB", 20 << 30: "20GiB", 3 << 40: "3TiB", 1 << 50: "1024TiB"} {
+	for bytes, want := range map[int64]string{0: "0B", 1000: "1kB", 20e9: "20GB", 1023: "1023B", 1024: "1KiB", 1536 * mib: "1536MiB", 20 << 30: "20GiB", 3 << 40: "3TiB", 1 << 50: "1024TiB"} {
 		if got := volume.Size(bytes); got != want {
 			t.Errorf("%d: %s, want %s", bytes, got, want)
 		}

@@ -3,10 +3,10 @@ package volume
 import (
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/bytesize"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
@@ -306,15 +306,8 @@ func (f Refusal) Err() *CallError {
 	return &CallError{Step: string(f.Step), Code: f.Code, Message: f.Message, Retry: RetryChange, Answered: true}
 }
 
-// Size returns a number of bytes in the format of volume files, without rounding. It uses the
-// largest unit for which the number is whole.
-func Size(bytes int64) string {
-	units, i := []string{"B", "KiB", "MiB", "GiB", "TiB"}, 0
-	for ; bytes > 0 && bytes%1024 == 0 && i < len(units)-1; i++ {
-		bytes /= 1024
-	}
-	return strconv.FormatInt(bytes, 10) + units[i]
-}
+// Size returns a number of bytes in the format of volume files, without rounding.
+func Size(bytes int64) string { return bytesize.Format(bytes) }
 
 // CheckLimits returns an error if a new volume has values that exceed the limits of CSI. The agent
 // does not check stored volumes.

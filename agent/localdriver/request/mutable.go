@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/volmgr/bytesize"
 )
 
 // The mutable parameter "quota" limits the space of a directory volume. The limit is a project quota
@@ -49,42 +49,29 @@ func ParseMutable(m map[string]string) (mutable, error) {
 
 		var err error
 		if p.Quota, err = parseQuota(m[k]); err != nil {
-			return p, csierr.Invalidf("mutable parameter %q: %q is not %s, a number of bytes, or a size such as 10GiB", k, m[k], NoQuota)
+			return p, csierr.Invalidf("mutable parameter %q: %q is not %s, a number of bytes, or a size such as 10G or 10GiB", k, m[k], NoQuota)
 		}
 	}
 
 	return p, nil
 }
 
-// quotaUnits are the units that volume files use for sizes.
-var quotaUnits = []struct {
-	name  string
-	bytes int64
-}{
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"PiB", 1 << 50},
-	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"PB", 1e15}, {"B", 1},
-}
-
-// parseQuota parses a whole number with an optional unit. It rounds the number up to a multiple of
-// 1 KiB, which is the kernel's unit for limits.
+// parseQuota parses a number of bytes, or a size as in volume files. It rounds the number up to a
+// multiple of 1 KiB, which is the kernel's unit for limits.
 func parseQuota(text string) (int64, error) {
-	number, unit := text, int64(1)
-	for _, u := range quotaUnits {
-		if n, ok := strings.CutSuffix(text, u.name); ok {
-			number, unit = strings.TrimRight(n, " "), u.bytes
-			break
-		}
+	bare, err := strconv.ParseUint(text, 10, 63)
+	n := int64(bare)
+	if err != nil {
+		n, err = bytesize.Parse(text)
 	}
-
-	n, err := strconv.ParseUint(number, 10, 63)
 	if err != nil {
 		return 0, err
 	}
-	if n == 0 || int64(n) > (math.MaxInt64-1023)/unit {
+	if n <= 0 || n > math.MaxInt64-1023 {
 		return 0, errors.New("out of range")
 	}
 
-	return RoundQuota(int64(n) * unit), nil
+	return RoundQuota(n), nil
 }
 
 // RoundQuota rounds a number of bytes up to a multiple of 1 KiB. A number that is too large for

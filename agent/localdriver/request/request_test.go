@@ -96,14 +96,14 @@ func FuzzQuota(f *testing.F) {
 
 func TestParseQuota(t *testing.T) {
 	for text, want := range map[string]int64{
-		"1": 1024, "1024": 1024, "1025": 2048, "5GiB": 5 * gibibyte, "5 GiB": 5 * gibibyte, "1MB": 1000448, "2048B": 2048, "1PiB": 1 << 50,
+		"1": 1024, "1024": 1024, "1025": 2048, "5GiB": 5 * gibibyte, "5 GiB": 5 * gibibyte, "1MB": 1000448, "2048B": 2048, "1PiB": 1 << 50, "1Gi": gibibyte, "1.5GiB": 3 * gibibyte / 2, "20G": 20000000000, "20g": 20000000000,
 		"9223372036854774784": 9223372036854774784,
 	} {
 		if got, err := parseQuota(text); err != nil || got != want {
 			t.Errorf("%q: got %d (%v), want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "0", "-1", "x", "GiB", "1.5GiB", "1Gi", "9223372036854775807", "8192PiB", "99999999999999999999"} {
+	for _, text := range []string{"", "0", "-1", "x", "GiB", "1Q", "1.1B", "9223372036854775807", "8192PiB", "99999999999999999999"} {
 		if got, err := parseQuota(text); err == nil {
 			t.Errorf("%q: got %d", text, got)
 		}

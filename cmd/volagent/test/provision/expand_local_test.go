@@ -32,7 +32,7 @@ func TestExpandLocal(t *testing.T) {
 	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
 	h.Must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))
 	was, small := h.Mounts(), usableMiB(h, path)
-	if got := h.Volctl("volume", "expand", "data", "640MiB"); got != `expanded volume "data" to 640MiB` {
+	if got := h.Volctl("volume", "expand", "data", "640MiB"); got != `expanded volume "data" to 640MiB (671088640 bytes)` {
 		t.Errorf("it said %q", got)
 	}
 	if now := usableMiB(h, path); small > 320 || now <= 480 || h.Mounts() != was {

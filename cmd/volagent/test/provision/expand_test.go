@@ -34,7 +34,7 @@ func TestExpandMounted(t *testing.T) {
 	path := h.Volctl("volume", "claim", "data", "--alloc", "a")
 	h.StartWriter(path)
 	was, mark := h.Mounts(), h.Mark()
-	if got := h.Volctl("volume", "expand", "data", "8MiB"); got != `expanded volume "data" to 8MiB` {
+	if got := h.Volctl("volume", "expand", "data", "8MiB"); got != `expanded volume "data" to 8MiB (8388608 bytes)` {
 		t.Errorf("it said %q", got)
 	}
 	h.ExpectCalls(mark, csitest.ControllerExpand, csitest.NodeExpand)
@@ -50,13 +50,13 @@ func TestExpandMounted(t *testing.T) {
 		t.Errorf("it has %s", got)
 	}
 	mark = h.Mark()
-	if got := h.Volctl("volume", "expand", "data", "8MiB"); got != `volume "data" is unchanged: it has 8MiB` {
+	if got := h.Volctl("volume", "expand", "data", "8MiB"); got != `volume "data" is unchanged: it has 8MiB (8388608 bytes)` {
 		t.Errorf("once more: %q", got)
 	}
 	h.ExpectCalls(mark)
 	h.ExpectRefusal(4, `volume "data" has 8MiB and cannot shrink to 4MiB`, "volume", "expand", "data", "4MiB")
 	h.ExpectRefusal(3, `no volume "dat"`, "volume", "expand", "dat", "16MiB")
-	h.ExpectRefusal(2, "a unit is needed", "volume", "expand", "data", "16")
+	h.ExpectRefusal(2, "must be at least 1048576", "volume", "expand", "data", "16")
 	if got := h.Volctl("events", "--volume", "data"); !strings.Contains(got, "expand-begun") || !strings.Contains(got, "node-expanded") {
 		t.Errorf("the events do not tell of it:\n%s", got)
 	}
