@@ -205,6 +205,9 @@ func TestDetach(t *testing.T) {
 	expect(t, r.volctl("volume", "detach", "web[0]", "-ignore-not-found"), 0, "nothing to do\n", "")
 	expect(t, r.volctl("volume", "detach", "dat"), 3, "", `near: "data", "data-shared"; all: volctl volume list`)
 	expect(t, r.volctl("volume", "detach", "dat", "x", "--ignore-not-found"), 0, "nothing to do\n", "")
+	for _, node := range []string{"9c2d8a3b", "9c2d8a3b-5a5b-8e9b-8f2e-d4e5f6071829"} {
+		expect(t, r.volctl("volume", "detach", "-namespace=default", "data", node), 3, "", "hint: unlike Nomad, name no node: volctl detaches the claims of allocs on this host, with volctl volume detach data ALLOC, or --all\n")
+	}
 	expect(t, r.volctl("volume", "detach", "data", "postgress.service"), 3, "", `near: "postgres.service"; all: volctl claim list`)
 	expect(t, r.volctl("volume", "detach", "data", "postgress.service", "--ignore-not-found", "-o", "json"), 0, "[]\n", "")
 }
@@ -301,8 +304,9 @@ func TestCreate(t *testing.T) {
 	f.on["PUT /v1/volumes/a"] = answers(api.VolumeResult{Outcome: "updated", Changes: []string{"reclaim: retain → delete"}, Volume: made.Volume})
 	r := with(t, f)
 
-	expect(t, r.volctl("volume", "create", "a", "-plugin", "local", "-size", "10GiB", "-param", "type=image", "-param", "x=a=b", "-fs-type", "xfs"), 0, "created volume \"a\" (10GiB, 10737418240 bytes)\n", "")
+	expect(t, r.volctl("volume", "create", "-detach", "-verbose", "-namespace", "default", "a", "-plugin", "local", "-size", "10GiB", "-param", "type=image", "-param", "x=a=b", "-fs-type", "xfs"), 0, "created volume \"a\" (10GiB, 10737418240 bytes)\n", "")
 	expectSent(t, f, `POST /v1/volumes/a/create?wait=10m0s {"id":"a","plugin_id":"local","capacity_min":10737418240,"capabilities":[{"access_mode":"single-node-writer","attachment_mode":"file-system"}],"mount_options":{"fs_type":"xfs"},"parameters":{"type":"image","x":"a=b"}}`)
+	expect(t, r.volctl("volume", "status", "-type", "host", "a"), 2, "", "only CSI volumes exist here; for a host volume of Nomad, create a volume of the bundled plugin local")
 	for args, want := range map[string]string{
 		"a --size 1GiB":                      "--plugin is needed",
 		"a --plugin p --size 10":             "--size: bad size \"10\": a number without a unit counts bytes, and must be at least 1048576",

@@ -44,7 +44,7 @@ exit code is the answer, and 5 means that the time is over.`,
 	f.StringVar(&o.plugin, "plugin", "", "wait until plugin `ID` is ready")
 	f.StringVar(&o.volume, "volume", "", "wait for volume `ID`")
 	f.StringVar(&o.state, "for", "", "`STATE` of the volume to wait for: mounted or free")
-	f.DurationVar(&o.timeout, "timeout", command.ClaimTimeout, "how long to wait")
+	command.DurationVar(f, &o.timeout, "timeout", command.ClaimTimeout, "how long to wait")
 	command.CompleteFlag(a, cmd, "plugin", command.PluginIDs)
 	command.CompleteFlag(a, cmd, "volume", command.VolumeIDs)
 	command.CompleteChoice(cmd, "for", []string{apiclient.ForMounted, apiclient.ForFree})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/humantime"
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -150,9 +151,9 @@ const leastStatsInterval = 10 * time.Second
 
 // SampleEvery returns the value of stats_interval; 0 disables the reports.
 func (c *Config) SampleEvery() (time.Duration, error) {
-	d, err := time.ParseDuration(c.StatsInterval)
+	d, err := humantime.ParseDuration(c.StatsInterval)
 	if err != nil || d != 0 && d < leastStatsInterval {
-		return 0, volume.Errorf(volume.ErrInvalid, "stats_interval %q is neither 0 nor a duration of at least %s, as 5m", c.StatsInterval, leastStatsInterval)
+		return 0, volume.Errorf(volume.ErrInvalid, "stats_interval %q is neither 0 nor a duration of at least %s, as 300, 300s or 5m", c.StatsInterval, leastStatsInterval)
 	}
 	return d, nil
 }
@@ -164,14 +165,9 @@ const mostEventDays = 90
 // KeepEvents returns the value of events_keep. It is from an hour to mostEventDays, in whole hours.
 func (c *Config) KeepEvents() (time.Duration, error) {
 	const most = mostEventDays * 24 * time.Hour
-	d, err := time.ParseDuration(c.EventsKeep)
-	if days, ok := strings.CutSuffix(c.EventsKeep, "d"); ok {
-		var n uint64
-		n, err = strconv.ParseUint(days, 10, 8) // 8 bits are enough for mostEventDays
-		d = time.Duration(n) * 24 * time.Hour
-	}
+	d, err := humantime.ParseDuration(c.EventsKeep)
 	if err != nil || d < time.Hour || d > most || d%time.Hour != 0 {
-		return 0, volume.Errorf(volume.ErrInvalid, "events_keep %q is not a duration of whole hours or days from 1h to %dh, as 168h or 7d", c.EventsKeep, most/time.Hour)
+		return 0, volume.Errorf(volume.ErrInvalid, "events_keep %q is not a duration of whole hours or days from 1h to %dh, as 168h, 7d or 1w", c.EventsKeep, most/time.Hour)
 	}
 	return d, nil
 }

@@ -71,7 +71,7 @@ func TestBadConfig(t *testing.T) {
 		"no duration":      {"stats_interval: often\n", nil, `stats_interval "often" is neither 0 nor a duration of at least 10s`},
 		"too often":        {"stats_interval: 1s\n", nil, `stats_interval "1s"`},
 		"before now":       {"stats_interval: -1m\n", nil, `stats_interval "-1m"`},
-		"no period":        {"events_keep: always\n", nil, `c.yaml:1: events_keep "always" is not a duration of whole hours or days from 1h to 2160h, as 168h or 7d`},
+		"no period":        {"events_keep: always\n", nil, `c.yaml:1: events_keep "always" is not a duration of whole hours or days from 1h to 2160h, as 168h, 7d or 1w`},
 		"short period":     {"events_keep: 59m\n", nil, `events_keep "59m"`},
 		"no time":          {"events_keep: 0h\n", nil, `events_keep "0h"`},
 		"negative":         {"events_keep: -24h\n", nil, `events_keep "-24h"`},
@@ -79,7 +79,7 @@ func TestBadConfig(t *testing.T) {
 		"long period":      {"events_keep: 2161h\n", nil, `events_keep "2161h"`},
 		"many days":        {"events_keep: 91d\n", nil, `events_keep "91d"`},
 		"too many days":    {"events_keep: 300000000000d\n", nil, `events_keep "300000000000d"`},
-		"part of a day":    {"events_keep: 1.5d\n", nil, `events_keep "1.5d"`},
+		"part of a day":    {"events_keep: 1.51d\n", nil, `events_keep "1.51d"`},
 		"no host":          {"metrics_address: ':9187'\n", nil, `metrics_address ":9187" has no host`},
 		"no port":          {"metrics_address: 127.0.0.1\n", nil, `metrics_address "127.0.0.1" is not host:port`},
 		"bare IPv6":        {"metrics_address: ::1:9187\n", nil, `metrics_address "::1:9187" is not host:port`},
@@ -163,6 +163,8 @@ func TestEventsKept(t *testing.T) {
 		"events_keep: 1d\n":    24 * time.Hour,
 		"events_keep: 2160h\n": 90 * 24 * time.Hour,
 		"events_keep: 90d\n":   90 * 24 * time.Hour,
+		"events_keep: 2w\n":    14 * 24 * time.Hour,
+		"events_keep: 7200\n":  2 * time.Hour,
 	} {
 		c, err := load(t, file)
 		if err != nil {

@@ -81,9 +81,9 @@ func TestSystem(t *testing.T) {
 func TestOptions(t *testing.T) {
 	for option, want := range map[string]string{
 		"ro": "", "_netdev": "", "nofail": "", "x-systemd.automount": "", "X-mount.mkdir": "", "comment=x": "", "alloc=web": "", "per_alloc=0": "", "mode=0770": "",
-		"timeout=80s": "", "access_mode=single-node-writer": "", "attachment_mode=block-device": "", "mount_flag=discard": "", "user": "", "nosymfollow": "",
+		"timeout=80s": "", "timeout=80": "", "timeout=1d": "", "access_mode=single-node-writer": "", "attachment_mode=block-device": "", "mount_flag=discard": "", "user": "", "nosymfollow": "",
 		"readonly": `no option "readonly"`, "ro=1": "has no value", "alloc": "needs a value", "per_alloc=x": "whole number", "per_alloc=-1": "whole number",
-		"mode=0899": "not a mode", "mode=77777": "not a mode", "timeout=80": "not a duration", "timeout=0s": "not a duration", "access_mode=rw": "is not one of", "": `no option ""`,
+		"mode=0899": "not a mode", "mode=77777": "not a mode", "timeout=soon": "not a duration", "timeout=0s": "not a duration", "access_mode=rw": "is not one of", "": `no option ""`,
 	} {
 		err := CheckOption(option)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -6,7 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
+
+	"github.com/volagent/volagent/agent/humantime"
 )
 
 // Option is a valid option of a csi entry.
@@ -100,8 +101,9 @@ func octal(value string) error {
 }
 
 func duration(value string) error {
-	if d, err := time.ParseDuration(value); err != nil || d <= 0 {
-		return fmt.Errorf("%q is not a duration such as 80s", value)
+	d, err := humantime.ParseDuration(value)
+	if err == nil && d <= 0 {
+		err = fmt.Errorf("%q is not a duration above 0", value)
 	}
-	return nil
+	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/volagent/volagent/agent/humantime"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -142,7 +143,7 @@ func (r reader) fence(to *plugin.Fence) func(*yaml.Node) error {
 	}
 }
 
-// duration returns a function that reads a positive duration with a unit.
+// duration returns a function that reads a positive duration.
 func (r reader) duration(key string, to *time.Duration) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		s, err := r.scalar(n, key)
@@ -150,9 +151,9 @@ func (r reader) duration(key string, to *time.Duration) func(*yaml.Node) error {
 			return err
 		}
 
-		d, err := time.ParseDuration(s)
+		d, err := humantime.ParseDuration(s)
 		if err != nil || d <= 0 {
-			return r.errorf(n, "%q is %q; it is a duration above zero with a unit, like 30s or 2m", key, s)
+			return r.errorf(n, "%q is %q; it is a duration above zero, like 30s, 2m or 1d, or a number of seconds", key, s)
 		}
 
 		*to = d
@@ -173,7 +174,7 @@ func (r reader) statsInterval(to **time.Duration) func(*yaml.Node) error {
 			return err
 		}
 
-		d, err := time.ParseDuration(s)
+		d, err := humantime.ParseDuration(s)
 		if err != nil || d != 0 && d < leastStatsInterval {
 			return r.errorf(n, "%q is %q; it must be 0 (never) or a duration of at least %s, such as 5m", "stats_interval", s, leastStatsInterval)
 		}

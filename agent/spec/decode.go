@@ -15,6 +15,10 @@ import (
 type decoder struct {
 	file  string
 	lines int // the number of lines in the file
+
+	// numbers is set if whole numbers may stand for texts in mappings. Nomad reads them so in HCL.
+	numbers bool
+
 	found []located
 	errs  Errors
 }
@@ -160,7 +164,7 @@ func (d *decoder) texts(n *yaml.Node, what string) map[string]string {
 		if !d.plain(value) {
 			return
 		}
-		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!str" {
+		if d.isText(value) {
 			out[key.Value] = value.Value
 			return
 		}
@@ -168,6 +172,18 @@ func (d *decoder) texts(n *yaml.Node, what string) map[string]string {
 	})
 
 	return out
+}
+
+// wholeNumber matches the numbers that every reader writes as the same text.
+var wholeNumber = regexp.MustCompile(`^(?:0|[1-9][0-9]{0,17})$`)
+
+// isText reports whether a node is a text, or a number that may stand for one.
+func (d *decoder) isText(n *yaml.Node) bool {
+	if n.Kind != yaml.ScalarNode {
+		return false
+	}
+	number := d.numbers && n.ShortTag() == "!!int" && wholeNumber.MatchString(n.Value)
+	return number || n.ShortTag() == "!!str"
 }
 
 // oneOf reads a text that must be one of the choices.

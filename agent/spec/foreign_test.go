@@ -150,6 +150,8 @@ func TestPersistentVolumeSizes(t *testing.T) {
 	}
 }
 
+const hostVolume = `this is a host volume of Nomad, which is not a CSI volume: for a new directory or disk image on this host, write type "csi" and the bundled plugin_id "local", and leave out node_id, node_pool, constraint and host_path; for a directory that exists, use a bind mount`
+
 func TestForeignMistakes(t *testing.T) {
 	pvWith := func(old, with string) string { return strings.Replace(pv, old, with, 1) }
 	for _, tt := range []struct{ name, file, want string }{
@@ -165,7 +167,7 @@ func TestForeignMistakes(t *testing.T) {
 		{"read only of text", pvWith("fsType: xfs", "readOnly: 'true'"), `f:15:15: readOnly must be true or false, not a text`},
 		{"version", pvWith("apiVersion: v1", "apiVersion: v2"), `f:1:13: unknown apiVersion "v2" (did you mean "v1"?); it is one of v1`},
 		{"a listing of Nomad", `[{"ID": "a", "PluginID": "p", "ExternalID": "x", "CurrentReaders": 0}]`, `f:1:9: this is an entry of a list of Nomad, which omits fields: use the output of nomad volume status -json ID for each volume`},
-		{"a host volume of Nomad", `{"ID": "a", "HostPath": "/x", "Parameters": {}}`, `f:1:8: "PluginID" is missing: only the output of nomad volume status -json ID for a CSI volume can be used here`},
+		{"a host volume of Nomad", `{"ID": "a", "HostPath": "/x", "Parameters": {}}`, `f:1:8: ` + hostVolume},
 		{"bad mode of Nomad", strings.Replace(nomadStatus, "multi-node-reader-only", "many", 1), `f:24:20: unknown AccessMode "many"; it is one of single-node-reader-only, single-node-writer, single-node-single-writer, single-node-multi-writer, multi-node-reader-only, multi-node-single-writer, multi-node-multi-writer`},
 		{"bad size of Nomad", strings.Replace(nomadStatus, `Min": 10737418240`, `Min": "10GiB"`, 1), `f:29:27: RequestedCapacityMin must be a number of bytes`},
 	} {

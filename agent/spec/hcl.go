@@ -27,7 +27,7 @@ type hclParser struct {
 }
 
 // repeated lists the names of blocks that may occur several times.
-var repeated = []string{"capability", "topology"}
+var repeated = []string{"capability", "topology", "segments", "required", "preferred"}
 
 // hcl parses a file in HCL. It returns nil after a syntax error.
 func (d *decoder) hcl(data []byte) *yaml.Node {

@@ -21,7 +21,7 @@ type nomadVolume struct {
 	access, attached string            // the current access and attachment modes
 	claims           []string          // the ids of the allocations that claim the volume
 	jobs             map[string]string // maps allocation ids to job ids
-	secrets          []string          // the names of the secrets
+	secrets          []string          // the names of the secrets whose values Nomad hides
 	hidden           bool              // whether Nomad hides mount flags
 	topologies       bool
 }
@@ -29,8 +29,24 @@ type nomadVolume struct {
 // nomadDecoder decodes volume files of Nomad.
 type nomadDecoder struct{ volumeDecoder }
 
-// nomad decodes the output of "nomad volume status -json ID", which has the field names of Nomad's
-// API. It ignores unknown fields, because the fields vary between versions of Nomad.
+// answer decodes a request or an answer of Nomad's API with several volumes.
+func (d nomadDecoder) answer(n *yaml.Node) {
+	d.some(n, "an answer of Nomad", fields{
+		"Volumes": func(n *yaml.Node) {
+			d.list(n, "Volumes", func(item *yaml.Node) {
+				if given(item, "ID") {
+					d.found = append(d.found, d.nomad(item))
+					return
+				}
+				d.fail(item, `"ID" is missing: a list of the storage of a plugin does not describe volumes of Nomad`)
+			})
+		},
+	})
+}
+
+// nomad decodes a volume with the field names of Nomad's API: the output of "nomad volume status -json
+// ID", or a request that registers a volume. An object without an external id is a request that
+// creates a volume. It is like a file in the agent's own format. nomad ignores unknown fields, because the fields vary between versions of Nomad.
 func (d nomadDecoder) nomad(n *yaml.Node) located {
 	v := nomadVolume{jobs: map[string]string{}}
 	claims := func(n *yaml.Node) {
@@ -40,7 +56,7 @@ func (d nomadDecoder) nomad(n *yaml.Node) located {
 	d.some(n, "a volume", fields{
 		"ID":                    func(n *yaml.Node) { v.id, v.spec.ID = n, d.checked(n, "ID", CheckVolumeID) },
 		"Name":                  func(n *yaml.Node) { v.spec.Name = d.maybe(n, "Name") },
-		"ExternalID":            func(n *yaml.Node) { v.spec.ExternalID = d.text(n, "ExternalID") },
+		"ExternalID":            func(n *yaml.Node) { v.spec.ExternalID = d.maybe(n, "ExternalID") },
 		"PluginID":              func(n *yaml.Node) { v.spec.PluginID = d.checked(n, "PluginID", CheckPluginID) },
 		"Provider":              func(n *yaml.Node) { v.driver = d.maybe(n, "Provider") },
 		"CloneID":               func(n *yaml.Node) { v.spec.CloneID = d.maybe(n, "CloneID") },
@@ -56,7 +72,7 @@ func (d nomadDecoder) nomad(n *yaml.Node) located {
 		"AccessMode":            func(n *yaml.Node) { v.access = d.maybe(n, "AccessMode") },
 		"AttachmentMode":        func(n *yaml.Node) { v.attached = d.maybe(n, "AttachmentMode") },
 		"Secrets": func(n *yaml.Node) {
-			d.pairs(n, "Secrets", func(key, _ *yaml.Node) { v.secrets = append(v.secrets, shortened(key.Value)) })
+			d.pairs(n, "Secrets", func(key, value *yaml.Node) { d.nomadSecret(key, value, &v) })
 		},
 		"ReadAllocs":  claims,
 		"WriteAllocs": claims,
@@ -67,11 +83,13 @@ func (d nomadDecoder) nomad(n *yaml.Node) located {
 		v.id = n
 	}
 
-	for _, name := range []string{"PluginID", "ExternalID"} {
-		if !given(n, name) {
-			d.fail(v.id, "%q is missing: only the output of nomad volume status -json ID for a CSI volume can be used here", name)
-			return located{at: v.id}
-		}
+	if scalarOf(n, "Type").Value == "host" || given(n, "HostPath") || given(n, "NodePool") {
+		d.fail(v.id, hostVolume)
+		return located{at: v.id}
+	}
+	if !given(n, "PluginID") {
+		d.fail(v.id, `"PluginID" is missing: only a CSI volume of Nomad can be used here`)
+		return located{at: v.id}
 	}
 
 	if !slices.ContainsFunc([]string{"RequestedCapabilities", "Context", "Parameters"}, func(name string) bool { return mentions(n, name) }) {
@@ -79,8 +97,32 @@ func (d nomadDecoder) nomad(n *yaml.Node) located {
 	}
 
 	d.nomadModes(&v)
+	if v.spec.ExternalID == "" {
+		if v.hidden || len(v.secrets) > 0 {
+			d.fail(v.id, "Nomad hides secrets or mount flags of this volume (%s): write the values into the file", redacted)
+		}
+		return located{Document: Document{Spec: v.spec}, at: v.id}
+	}
+
 	doc := Document{Spec: v.spec, From: Nomad, Driver: v.driver, FlagsHidden: v.hidden, Warnings: v.warnings()}
 	return located{Document: doc, at: v.id}
+}
+
+// nomadSecret reads a secret. In Nomad's output, the value is hidden.
+func (d nomadDecoder) nomadSecret(key, value *yaml.Node, v *nomadVolume) {
+	if isNull(value) || value.Value == redacted {
+		v.secrets = append(v.secrets, shortened(key.Value))
+		return
+	}
+	if !d.isText(value) {
+		d.fail(value, noSecret)
+		return
+	}
+
+	if v.spec.Secrets == nil {
+		v.spec.Secrets = map[string]api.Secret{}
+	}
+	v.spec.Secrets[key.Value] = api.Secret{Literal: api.NewLiteral(value.Value)}
 }
 
 // mentions reports whether a mapping has a field, even with the value null.
@@ -170,7 +212,7 @@ func (d nomadDecoder) nomadTopology(n *yaml.Node) *api.TopologyRequest {
 	topologies := func(what string, into *[]map[string]string) func(*yaml.Node) {
 		return func(n *yaml.Node) {
 			d.list(n, what, func(item *yaml.Node) {
-				d.some(item, what, fields{"Segments": func(n *yaml.Node) { *into = append(*into, d.texts(n, "Segments")) }})
+				d.some(item, what, fields{"Segments": func(n *yaml.Node) { *into = addTopology(*into, d.texts(n, "Segments")) }})
 			})
 		}
 	}
@@ -216,9 +258,10 @@ func (v *nomadVolume) warnings() []string {
 	}
 
 	all := []string{said}
-	if len(v.secrets) > 0 {
+	switch {
+	case len(v.secrets) > 0:
 		all = append(all, "Nomad does not show the volume's secrets ("+joined(v.secrets)+"): export the volume to a file, add the secrets, and register that file")
-	} else {
+	case len(v.spec.Secrets) == 0:
 		all = append(all, "Nomad does not show secrets: if the volume has secrets, export it to a file, add them, and register that file")
 	}
 

@@ -71,6 +71,7 @@ func (d *decoder) read(data []byte) []located {
 	}
 
 	if formatOf(d.file, data) == FormatHCL {
+		d.numbers = true
 		if root := d.hcl(data); root != nil {
 			d.found = append(d.found, volumeDecoder{d}.volume(root))
 		}
@@ -137,6 +138,8 @@ func (d *decoder) entry(n *yaml.Node) {
 	switch {
 	case given(n, "apiVersion"), given(n, "kind"):
 		kubernetesDecoder{volumeDecoder{d}}.kubernetes(n)
+	case given(n, "Volumes") && !given(n, "id"):
+		nomadDecoder{volumeDecoder{d}}.answer(n)
 	case given(n, "ID") && !given(n, "id"):
 		d.found = append(d.found, nomadDecoder{volumeDecoder{d}}.nomad(n))
 	default:

@@ -152,7 +152,7 @@ func TestParseMistakes(t *testing.T) {
 		{"id twice", ok + "---\n" + ok, `volume.yaml:4:5: volume "a" is in this file twice, first in line 1`},
 		{"field twice", ok + "id: b", `volume.yaml:3:1: "id" is given twice, first in line 1`},
 		{"reclaim", ok + "reclaim: keep", `volume.yaml:3:10: unknown reclaim "keep"; it is one of retain, delete`},
-		{"type", ok + "type: host", `volume.yaml:3:7: unknown type "host"; it is one of csi`},
+		{"type", ok + "type: host", "volume.yaml:3:7: " + hostVolume},
 		{"nothing", "# empty\n", `volume.yaml:1:1: the file contains no volume`},
 		{"a text", "hello", `volume.yaml:1:1: a volume must be a mapping of names to values, not a text`},
 		{"anchor", "id: &x a\nplugin_id: *x", "volume.yaml:1:5: anchors and aliases are not supported\nvolume.yaml:2:12: anchors and aliases are not supported"},

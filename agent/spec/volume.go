@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -28,7 +29,9 @@ func AccessModes() []string {
 func AttachmentModes() []string { return []string{DefaultAttachmentMode, "block-device"} }
 
 // places holds the YAML nodes of the fields that the method together compares with each other.
-type places struct{ id, snapshot, clone, smallest, largest, capabilities, capability *yaml.Node }
+type places struct {
+	id, snapshot, clone, smallest, largest, capabilities, capability *yaml.Node
+}
 
 // only returns the element of a list if the list contains exactly one mapping. It returns any other
 // node unchanged. JSON files for Nomad contain such a list where HCL files contain a block.
@@ -56,6 +59,12 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 		s  api.VolumeSpec
 		at places
 	)
+	old := api.Capability{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}
+
+	if kind := scalarOf(n, "type"); kind.Value == "host" {
+		d.fail(kind, hostVolume)
+		return located{at: n}
+	}
 
 	known := fields{
 		"id":               func(n *yaml.Node) { at.id, s.ID = n, d.checked(n, "id", CheckVolumeID) },
@@ -82,7 +91,10 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 		// capabilities. The decoder checks the fields namespace and type, but does not use them.
 		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },
 		"namespace":  func(n *yaml.Node) { d.text(n, "namespace") },
-		"type":       func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },
+		// Releases of Nomad before 1.1 have the modes here, and no capabilities.
+		"access_mode":     func(n *yaml.Node) { old.AccessMode = d.oneOf(n, "access_mode", AccessModes()) },
+		"attachment_mode": func(n *yaml.Node) { old.AttachmentMode = d.oneOf(n, "attachment_mode", AttachmentModes()) },
+		"type":            func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },
 
 		"mutable_parameters": func(n *yaml.Node) { s.Mutable = d.texts(only(n), "mutable_parameters") },
 	}
@@ -92,7 +104,7 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 	}
 
 	if s.Capabilities == nil {
-		s.Capabilities = []api.Capability{{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}}
+		s.Capabilities = []api.Capability{old}
 	}
 
 	if at.id == nil {
@@ -201,12 +213,54 @@ func block(n *yaml.Node, name string) *yaml.Node {
 	return n.Content[1]
 }
 
-// segments reads a topology in the form of Nomad's volume specification.
+// segments reads a topology in the form of Nomad's volume specification. Several segments blocks of
+// one topology count as one.
 func (d volumeDecoder) segments(n *yaml.Node, into *[]map[string]string) {
 	d.mapping(n, "topology", fields{
-		"segments": func(n *yaml.Node) { *into = append(*into, d.texts(only(n), "segments")) },
+		"segments": func(n *yaml.Node) {
+			if n.Kind != yaml.SequenceNode {
+				*into = addTopology(*into, d.texts(n, "segments"))
+				return
+			}
+
+			all := map[string]string{}
+			d.list(n, "segments", func(item *yaml.Node) {
+				for name, value := range d.texts(item, "segments") {
+					if had, ok := all[name]; ok && had != value {
+						d.fail(item, "segment %s has two values in one topology: write a topology block for each", quote(name))
+					}
+					all[name] = value
+				}
+			})
+			*into = addTopology(*into, all)
+		},
 	})
 }
+
+// addTopology adds a topology to a list that does not contain it.
+func addTopology(list []map[string]string, segments map[string]string) []map[string]string {
+	if slices.ContainsFunc(list, func(known map[string]string) bool { return maps.Equal(known, segments) }) {
+		return list
+	}
+	return append(list, segments)
+}
+
+// scalarOf returns the scalar with the given name in a mapping. If there is none, it returns an empty
+// node.
+func scalarOf(n *yaml.Node, name string) *yaml.Node {
+	if n.Kind != yaml.MappingNode {
+		return &yaml.Node{}
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == name && n.Content[i+1].Kind == yaml.ScalarNode {
+			return n.Content[i+1]
+		}
+	}
+	return &yaml.Node{}
+}
+
+// hostVolume is the error message for a host volume of Nomad.
+const hostVolume = `this is a host volume of Nomad, which is not a CSI volume: for a new directory or disk image on this host, write type "csi" and the bundled plugin_id "local", and leave out node_id, node_pool, constraint and host_path; for a directory that exists, use a bind mount`
 
 func (d volumeDecoder) topology(n *yaml.Node) *api.TopologyRequest {
 	var t api.TopologyRequest
@@ -245,7 +299,7 @@ func (d volumeDecoder) secrets(n *yaml.Node) map[string]api.Secret {
 // any part of the node, because the user may have written the secret's value in the wrong place.
 func (d volumeDecoder) secret(n *yaml.Node) api.Secret {
 	var s api.Secret
-	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 {
+	if d.isText(n) && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 {
 		s.Literal = api.NewLiteral(n.Value)
 		return s
 	}

@@ -114,7 +114,7 @@ hosts, and port 2391 for hosts that join.`,
 	o.add(f)
 	f.StringVar(&r.Prefix, "prefix", "/volagent", "`PREFIX` of the agents' keys in etcd")
 	f.StringVar(&quota, "quota", "", "greatest `SIZE` of etcd's data, such as 4GiB")
-	f.DurationVar(&r.Life, "certificate-life", 90*24*time.Hour, "`TIME` after which a certificate ends; it is renewed at two thirds")
+	command.DurationVar(f, &r.Life, "certificate-life", 90*24*time.Hour, "`TIME` after which a certificate ends; it is renewed at two thirds")
 	return cmd
 }
 
@@ -191,7 +191,7 @@ expires. The cluster stores only a hash of it.`,
 			return g.do(cmd, r, "make a token")
 		},
 	}
-	cmd.Flags().DurationVar(&r.Life, "expires", wire.TokenLife, "`TIME` after which the token expires")
+	command.DurationVar(cmd.Flags(), &r.Life, "expires", wire.TokenLife, "`TIME` after which the token expires")
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/volagent/volagent/agent/humantime"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/output"
 	"github.com/volagent/volagent/volmgr/suggest"
@@ -221,6 +223,44 @@ func CheckCount(cmd *cobra.Command, n int) error {
 	}
 	return nil
 }
+
+// DurationVar adds a flag with a duration in the forms of [humantime.ParseDuration].
+func DurationVar(f *pflag.FlagSet, to *time.Duration, name string, value time.Duration, usage string) {
+	*to = value
+	f.Var(humantime.Flag{To: to}, name, usage)
+}
+
+// NomadFlags adds hidden flags that commands of Nomad have and that change nothing here, so that such a
+// command line works. The flags take one or two dashes, as all flags do.
+func NomadFlags(f *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		switch name {
+		case "namespace":
+			f.String(name, "", "ignored: volumes have no namespace")
+		case "type":
+			f.Var(csiType{}, name, "ignored: all volumes and plugins are CSI")
+		default:
+			f.Bool(name, false, "ignored: a flag of Nomad")
+		}
+		f.Lookup(name).Hidden = true
+	}
+}
+
+// csiType is the value of Nomad's flag --type.
+type csiType struct{}
+
+// Set returns an error for all types but csi.
+func (csiType) Set(text string) error {
+	if text != "csi" {
+		return errors.New("only CSI volumes exist here; for a host volume of Nomad, create a volume of the bundled plugin local, or use a bind mount")
+	}
+	return nil
+}
+
+func (csiType) String() string { return "csi" }
+
+// Type returns the type that help pages show.
+func (csiType) Type() string { return "string" }
 
 // CheckTimeout returns a usage error if the value of --timeout is not positive.
 func CheckTimeout(d time.Duration) error {

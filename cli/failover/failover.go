@@ -133,7 +133,7 @@ command. It belongs to no other place, because the claim ends with the unit fail
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringSliceVar(&o.prefer, "prefer", nil, "`HOSTS` in the order of preference, separated by commas")
-	f.DurationVar(&o.delay, "delay", DefaultDelay, "how long each less preferred host waits longer for a free volume")
+	command.DurationVar(f, &o.delay, "delay", DefaultDelay, "how long each less preferred host waits longer for a free volume")
 	f.StringArrayVar(&o.options, "options", nil, "mount `OPTIONS`, as for volctl mount; may be repeated")
 	return cmd
 }

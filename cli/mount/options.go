@@ -10,6 +10,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/agent/humantime"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"
 )
@@ -176,9 +177,12 @@ func (o *Options) setPerAlloc(value string) error {
 }
 
 func (o *Options) setTimeout(value string) error {
-	d, err := time.ParseDuration(value)
-	if err != nil || d <= 0 {
-		return command.Usage("timeout=80s", "timeout needs a time that is more than 0, with a unit, not %q", value)
+	d, err := humantime.ParseDuration(value)
+	if err != nil {
+		return command.Usage("timeout=80s", "timeout: %v", err)
+	}
+	if d <= 0 {
+		return command.Usage("timeout=80s", "timeout needs a time that is more than 0, not %q", value)
 	}
 	o.Timeout = d
 	return nil

@@ -59,7 +59,7 @@ func TestMountOptions(t *testing.T) {
 		"access_mode=writer":   `unknown access mode "writer": it is one of single-node-reader-only, `,
 		"attachment_mode=file": `unknown attachment mode "file": it is one of file-system, block-device; did you mean file-system?`,
 		"per_alloc=-1":         `per_alloc needs the number of an alloc, not "-1"; per_alloc=0`,
-		"timeout=80":           `timeout needs a time that is more than 0, with a unit, not "80"; timeout=80s`,
+		"timeout=80x":          `timeout: "80x" is not a duration; write 5 or 5s for seconds`,
 		"timeout=0s":           "timeout needs a time that is more than 0",
 		"uid=nobody-here":      `uid "nobody-here" is neither a number below 4294967295 nor a name that this host knows; uid=1000`,
 		"mode=9":               `mode needs an octal number from 0 to 7777, not "9"; mode=0770`,

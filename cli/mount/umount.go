@@ -64,7 +64,7 @@ directory. The agent detaches the claim when it runs.`,
 	f.SortFlags = false
 	f.BoolVarP(&o.lazy, "lazy", "l", false, "unmount the directory while it is in use (umount -l); open files stay usable")
 	f.BoolVarP(&o.force, "force", "f", false, "abort operations that hang (umount -f), if the file system supports it")
-	f.DurationVar(&o.timeout, "timeout", command.ClaimTimeout, "how long to wait for the detach; it continues after that")
+	command.DurationVar(f, &o.timeout, "timeout", command.ClaimTimeout, "how long to wait for the detach; it continues after that")
 
 	return cmd
 }

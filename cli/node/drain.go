@@ -57,7 +57,7 @@ command prints {safe, waiting, left}.`,
 		},
 	}
 
-	cmd.Flags().DurationVar(&o.deadline, "deadline", 0, "exit 5 if the drain is not complete after `D`; 0 does not wait (default: wait until it is complete)")
+	command.DurationVar(cmd.Flags(), &o.deadline, "deadline", 0, "exit 5 if the drain is not complete after `D`; 0 does not wait (default: wait until it is complete)")
 	return cmd
 }
 

@@ -9,12 +9,13 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/humantime"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
 )
 
 type eventsOptions struct {
-	since  time.Duration
+	since  string // as humantime.ParseTime reads it
 	filter apiclient.EventFilter
 }
 
@@ -26,6 +27,7 @@ func NewEvents(a *command.App) *cobra.Command {
 		Long: `Show the events that the agent keeps, oldest first: by default those of the last seven days. A
 repeated event is shown once, with a count. With -o json, each line is one event.`,
 		Example: `  volctl events --since 1h --volume data
+  volctl events --since yesterday
   volctl events --type step-failed --type expand-failed
   volctl events -f -o json`,
 		Args: command.Exactly(),
@@ -33,8 +35,12 @@ repeated event is shown once, with a count. With -o json, each line is one event
 			if err := command.CheckCount(cmd, o.filter.N); err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("since") && o.since <= 0 {
-				return command.Usage("", "--since must be more than 0, as in 1h")
+			if cmd.Flags().Changed("since") {
+				since, err := humantime.ParseTime(o.since, a.Env.Now())
+				if err != nil {
+					return command.Usage("", "--since: %v", err)
+				}
+				o.filter.Since = since
 			}
 
 			return a.Do(cmd, o.run)
@@ -44,7 +50,7 @@ repeated event is shown once, with a count. With -o json, each line is one event
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&o.filter.Follow, "follow", "f", false, "keep printing new events until Ctrl-C")
-	f.DurationVar(&o.since, "since", 0, "show only events of this last period, as in 1h")
+	f.StringVar(&o.since, "since", "", "show only events since this `TIME`, as in 1h, yesterday, 14:00 or \"2026-11-28 14:00\"")
 	f.StringVar(&o.filter.Volume, "volume", "", "show only events of volume `ID`")
 	f.StringArrayVar(&o.filter.Types, "type", nil, "show only events of this `TYPE`; may be repeated")
 	f.IntVarP(&o.filter.N, "lines", "n", 0, "show only the last `N` events (default all)")
@@ -60,10 +66,6 @@ func (o eventsOptions) run(ctx context.Context, client *apiclient.Client, out *o
 			return command.Failed(err, "show events")
 		}
 		o.filter.Volume = id
-	}
-
-	if o.since > 0 {
-		o.filter.Since = out.Now().Add(-o.since)
 	}
 
 	location := out.Now().Location()

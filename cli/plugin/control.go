@@ -31,7 +31,7 @@ type doing struct{ verb, going, over string }
 
 func (o *controlOptions) flags(cmd *cobra.Command, wait string) {
 	f := cmd.Flags()
-	f.DurationVar(&o.timeout, "timeout", command.ClaimTimeout, wait)
+	command.DurationVar(f, &o.timeout, "timeout", command.ClaimTimeout, wait)
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the agent continues")
 	partFlags(cmd, &o.part)
 }

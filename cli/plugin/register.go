@@ -51,7 +51,7 @@ does not become ready stays registered, and the exit code is 6.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.DurationVar(&o.timeout, "timeout", command.ClaimTimeout, "how long to wait until it is ready; the agent continues after that")
+	command.DurationVar(f, &o.timeout, "timeout", command.ClaimTimeout, "how long to wait until it is ready; the agent continues after that")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the agent continues")
 
 	return cmd

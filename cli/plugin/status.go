@@ -20,7 +20,7 @@ import (
 type statusOptions struct{ id string }
 
 func newStatus(a *command.App) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "status [ID]", Short: "Show a plugin and the reason if it is not ready",
 		Long: `Show a plugin: its state, its capabilities, its volumes, its definition and its parts. If the
 wanted definition differs from the running one, the command shows both. If a part is not ready,
@@ -35,6 +35,8 @@ plugins.`,
 			return a.Read(cmd, o.run)
 		},
 	}
+	command.NomadFlags(cmd.Flags(), "verbose", "type")
+	return cmd
 }
 
 func (o statusOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {

@@ -79,7 +79,7 @@ undoes its leftovers, and so does the agent when it starts.`,
 	f.BoolVar(&o.ask.Kill, "kill", false, "also kill the plugin's process, and check that the process and the mount recover")
 	f.BoolVar(&o.ask.Fence, "fence", false, "also check that a detach cuts this host off from the scratch volume while it writes")
 	f.BoolVar(&o.ask.Forget, "forget", false, "discard the leftovers of an earlier test that cannot be undone")
-	f.DurationVar(&o.timeout, "timeout", testTimeout, "how long the test may take; the agent undoes its effects after that")
+	command.DurationVar(f, &o.timeout, "timeout", testTimeout, "how long the test may take; the agent undoes its effects after that")
 	command.CompleteChoice(cmd, "access-mode", spec.AccessModes())
 
 	return cmd

@@ -61,7 +61,7 @@ mount. If an existing file differs, the command is refused (4) and writes nothin
 	f.BoolVar(&o.automount, "automount", false, "mount the volume at first use")
 	f.BoolVar(&o.failover.on, "failover", false, "run the service of --for on the host that has the shared volume")
 	f.StringSliceVar(&o.failover.prefer, "prefer", nil, "`HOSTS` in the order of preference, separated by commas (with --failover)")
-	f.DurationVar(&o.failover.delay, "delay", failover.DefaultDelay, "how long each less preferred host waits longer for a free volume")
+	command.DurationVar(f, &o.failover.delay, "delay", failover.DefaultDelay, "how long each less preferred host waits longer for a free volume")
 	f.BoolVar(&o.failover.docker, "docker", false, "let the service run the containers with the label volagent.failover=ID (with --failover)")
 	f.BoolVar(&o.install, "install", false, "write the units to /etc/systemd/system and enable the mount")
 	f.BoolVar(&o.force, "force", false, "replace existing files that differ")

@@ -86,7 +86,7 @@ func (o *claimOptions) addFlags(cmd *cobra.Command) {
 	o.own.Add(cmd)
 	f.StringVar(&o.owner, "owner", "", "`OWNER` that keeps the claim alive: pid:N, unit:NAME or none (default the calling service, else none)")
 	f.StringVar(&o.Request.Note, "note", "", "`TEXT` about the claim, of at most 200 characters")
-	f.DurationVar(&o.Timeout, "timeout", command.ClaimTimeout, "how long to wait for the mount")
+	command.DurationVar(f, &o.Timeout, "timeout", command.ClaimTimeout, "how long to wait for the mount")
 	f.BoolVar(&o.NoWait, "no-wait", false, "do not wait; the claim stays")
 	command.CompleteChoice(cmd, "owner", []string{"pid:", "unit:", api.OwnerNone})
 	command.CompleteChoice(cmd, "access-mode", spec.AccessModes())

@@ -89,11 +89,12 @@ agent asks again until --timeout. To continue after that, run the same command a
 	f.StringArrayVar(&o.secrets, "secret", nil, command.SecretUsage)
 	f.StringVar(&o.snapshot, "snapshot", "", "fill the volume from this `SNAPSHOT` of the plugin, by its name or id")
 	f.StringVar(&o.clone, "clone", "", "fill the volume from this `VOLUME` of the plugin, by its id here or its external id")
-	f.DurationVar(&o.timeout, "timeout", copyTimeout, "how long to ask a busy plugin again, for each volume")
+	command.DurationVar(f, &o.timeout, "timeout", copyTimeout, "how long to ask a busy plugin again, for each volume")
 	command.CompleteFlag(a, cmd, "clone", command.VolumeIDs)
 	command.CompleteFlag(a, cmd, "plugin", command.PluginIDs)
 	command.CompleteChoice(cmd, "access-mode", spec.AccessModes())
 	command.CompleteChoice(cmd, "attachment-mode", spec.AttachmentModes())
+	command.NomadFlags(f, "detach", "verbose", "namespace", "policy-override")
 
 	return cmd
 }

@@ -51,6 +51,7 @@ can repeat a delete that did not finish.`,
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	f.StringVar(&o.confirm, "confirm", "", "repeat the `ID`, for a volume that was registered")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 if the volume does not exist")
+	command.NomadFlags(cmd.Flags(), "namespace", "type")
 
 	return cmd
 }

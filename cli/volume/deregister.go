@@ -65,6 +65,7 @@ keeps its hold until the leftovers are undone, so --forget is refused.`,
 	f.BoolVar(&o.forget, "forget", false, "with --force: discard the new and earlier leftovers, on this host and at the plugin")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 if the volume does not exist")
+	command.NomadFlags(cmd.Flags(), "namespace", "type")
 
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -73,9 +74,10 @@ command prints the leftovers.`,
 	f.BoolVar(&o.force, "force", false, "unmount even if the owner is alive")
 	f.StringVar(&o.without, "without-plugin", "", "unmount without calling the plugin: `[=umount|force|lazy]`")
 	f.Lookup("without-plugin").NoOptDefVal = "umount"
-	f.DurationVar(&o.timeout, "timeout", command.ClaimTimeout, "how long to wait for the detach; it continues after that")
+	command.DurationVar(f, &o.timeout, "timeout", command.ClaimTimeout, "how long to wait for the detach; it continues after that")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the detach continues")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 if there is nothing to detach")
+	command.NomadFlags(cmd.Flags(), "namespace")
 
 	return cmd
 }
@@ -203,11 +205,30 @@ func (o *detachOptions) release(ctx context.Context, client *apiclient.Client, a
 		return nil, nil //nolint:nilnil // nothing to do is what was asked for
 	case ctx.Err() != nil:
 		err = command.Interrupted("it was interrupted; the detach continues", suggest.Command("volctl volume status %s", o.volume))
+	case command.IsNotFound(err) && o.namesNode(ctx, client, alloc):
+		err = command.Hinted(err, "unlike Nomad, name no node: volctl detaches the claims of allocs on this host, with "+
+			suggest.Command("volctl volume detach %s", o.volume)+" ALLOC, or --all")
 	default:
 		err = command.Explain(ctx, client, err, o.volume, alloc)
 	}
 
 	return nil, command.Failed(err, "detach volume %q from alloc %q", o.volume, alloc)
+}
+
+// nodeID matches the ids of Nomad's nodes, in full and as Nomad shortens them.
+var nodeID = regexp.MustCompile(`^[0-9a-f]{8}(?:-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})?$`)
+
+// namesNode reports whether an argument is probably the name of a node, which "nomad volume detach"
+// requires.
+func (o *detachOptions) namesNode(ctx context.Context, client *apiclient.Client, name string) bool {
+	if _, err := client.Volume(ctx, o.volume); err != nil {
+		return false
+	}
+	if nodeID.MatchString(name) {
+		return true
+	}
+	n, err := client.Node(ctx)
+	return err == nil && n.ID == name
 }
 
 func (o *detachOptions) screen(releases []*released) func(*bytes.Buffer) error {

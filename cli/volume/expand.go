@@ -57,7 +57,7 @@ does not succeed, use --withdraw.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.DurationVar(&o.timeout, "timeout", command.ClaimTimeout, "how long to wait until the expansion is done")
+	command.DurationVar(f, &o.timeout, "timeout", command.ClaimTimeout, "how long to wait until the expansion is done")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the agent continues")
 	f.BoolVar(&o.withdraw, "withdraw", false, "give up an expansion that is not done yet; give no SIZE")
 

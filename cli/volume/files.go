@@ -111,7 +111,10 @@ func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error
 // keep copies settings to the spec s. It takes them from known, which is the registered volume, and
 // copies only settings that a file in a foreign format cannot express.
 func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
-	s.Secrets, s.Reclaim = known.Secrets, known.Reclaim
+	if len(s.Secrets) == 0 {
+		s.Secrets = known.Secrets
+	}
+	s.Reclaim = known.Reclaim
 	s.Boot, s.Takeover = known.Boot, known.Takeover
 	if o := known.MountOptions; d.FlagsHidden && o != nil {
 		kept := api.MountOptions{MountFlags: o.MountFlags}

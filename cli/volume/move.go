@@ -51,7 +51,7 @@ claim, the volume stays reserved for one minute.`,
 		},
 	}
 
-	cmd.Flags().DurationVar(&o.timeout, "timeout", command.ClaimTimeout, "how long the holder has to give the volume up; it keeps the volume after that")
+	command.DurationVar(cmd.Flags(), &o.timeout, "timeout", command.ClaimTimeout, "how long the holder has to give the volume up; it keeps the volume after that")
 	return cmd
 }
 

@@ -39,6 +39,8 @@ that --plugin names. The command prints on stderr the steps that you must take e
 		},
 	}
 	o.file.flag(a, cmd)
+	command.NomadFlags(cmd.Flags(), "detach", "verbose", "namespace", "policy-override")
+
 	return cmd
 }
 

@@ -43,7 +43,7 @@ func (o *takeOptions) flags(cmd *cobra.Command) {
 	f.SortFlags = false
 	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` parameter for the plugin; may be repeated")
 	f.StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret that overrides the volume's own; may be repeated")
-	f.DurationVar(&o.timeout, "timeout", copyTimeout, "how long to wait until it is ready")
+	command.DurationVar(f, &o.timeout, "timeout", copyTimeout, "how long to wait until it is ready")
 	f.BoolVar(&o.noWait, "no-wait", false, "call the plugin once, and do not wait until it is ready")
 }
 

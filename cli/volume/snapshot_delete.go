@@ -100,7 +100,7 @@ func (o *snapshotDeleteOptions) flags(cmd *cobra.Command, yes *bool) {
 	f.SortFlags = false
 	f.BoolVarP(yes, "yes", "y", false, "do not ask for confirmation")
 	f.StringArrayVar(&o.secrets, "secret", nil, command.SecretUsage)
-	f.DurationVar(&o.timeout, "timeout", command.ClaimTimeout, "how long to ask a busy plugin again")
+	command.DurationVar(f, &o.timeout, "timeout", command.ClaimTimeout, "how long to ask a busy plugin again")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 if there is nothing to do")
 }
 

@@ -29,7 +29,7 @@ type statusOptions struct{ id string }
 
 // NewStatus returns the command "volctl volume status".
 func NewStatus(a *command.App) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "status [ID]", Short: "Show a volume, its claims, and the reason if it waits",
 		Long: `Show a volume with its state and claims. For a stuck volume, show the step, the users that hold
 it, and the command that helps. The command asks the plugin how full and how healthy the volume
@@ -46,6 +46,8 @@ the hosts that hold it, also if this host does not use it.`,
 			return a.Read(cmd, o.run)
 		},
 	}
+	command.NomadFlags(cmd.Flags(), "verbose", "namespace", "type")
+	return cmd
 }
 
 func (o statusOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
