@@ -86,9 +86,9 @@ var layouts = []string{
 	time.RFC3339Nano, time.DateTime, "2006-01-02 15:04", "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateOnly,
 }
 
-// ParseTime parses a time: RFC 3339, a date with or without a time, a time of today, one of the words
-// now, today and yesterday, or a duration before now, as in "2h ago" or 2h. The words today and
-// yesterday mean midnight. Times without a zone are in the zone of now. The error names the accepted
+// ParseTime parses a time. The text is a time of RFC 3339, a date with or without a time, or a time of
+// today. It can also be one of the words now, today and yesterday, or a duration before now, as in
+// "2h ago" or 2h. The words today and yesterday mean midnight. Times without a zone are in the zone of now. The error names the accepted
 // forms.
 func ParseTime(text string, now time.Time) (time.Time, error) {
 	midnight := func(day int) time.Time {

@@ -150,7 +150,7 @@ func TestPersistentVolumeSizes(t *testing.T) {
 	}
 }
 
-const hostVolume = `this is a host volume of Nomad, which is not a CSI volume: for a new directory or disk image on this host, write type "csi" and the bundled plugin_id "local", and leave out node_id, node_pool, constraint and host_path; for a directory that exists, use a bind mount`
+const hostVolume = `a host volume of Nomad is not a CSI volume: write type csi and plugin_id local, without Nomad's keys for hosts, or bind-mount an existing directory`
 
 func TestForeignMistakes(t *testing.T) {
 	pvWith := func(old, with string) string { return strings.Replace(pv, old, with, 1) }

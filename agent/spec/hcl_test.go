@@ -172,7 +172,7 @@ func TestHCLMistakes(t *testing.T) {
 		{"missing plugin", "\nid = \"a\"", `v.hcl:2:1: "plugin_id" is missing`},
 		{"number for a text", "id = 5\nplugin_id = \"p\"", `v.hcl:1:6: id must be a text, not a number; put it in quotes`},
 		{"true for a text", ok + "parameters { ssd = true }", `v.hcl:3:20: the value of "ssd" in parameters must be a text; put it in quotes`},
-		{"size without a unit", ok + "capacity_min = 10", `v.hcl:3:16: capacity_min: bad size "10": a number without a unit counts bytes, and must be at least 1048576; write a number with a unit: K, M, G, T and P count in 1000, Ki, Mi, Gi, Ti and Pi in 1024, each also with B, as in 20G or 20GiB`},
+		{"size without a unit", ok + "capacity_min = 10", `v.hcl:3:16: capacity_min: bad size "10": a number without a unit counts bytes, and must be at least 1048576; write a number with a unit K, M, G, T or P (1000), or Ki, Mi, Gi, Ti or Pi (1024), as in 20G or 20GiB`},
 		{"variable", "id = var.name", `v.hcl:1:6: a text needs quotes, and variables are not supported: write the value itself`},
 		{"function", ok + "name = upper(\"x\")", `v.hcl:3:8: functions are not supported: write the value itself`},
 		{"template", "é = 1\nid = \"é${name}\"", `v.hcl:2:8: templates are not supported: write the value itself, or $${ and %%{ for a literal ${ and %{`},

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	sizeForms       = "write a number with a unit: K, M, G, T and P count in 1000, Ki, Mi, Gi, Ti and Pi in 1024, each also with B, as in 20G or 20GiB"
-	dockerSizeForms = "write a number with a unit: k, m, g, t and p count in 1024, as docker counts, and so do KiB, MiB, GiB, TiB and PiB; kB, MB, GB, TB and PB count in 1000; as in 20g"
+	sizeForms       = "write a number with a unit K, M, G, T or P (1000), or Ki, Mi, Gi, Ti or Pi (1024), as in 20G or 20GiB"
+	dockerSizeForms = "write a number with a unit k, m, g, t or p (1024, as docker counts), or KB, MB, GB, TB or PB (1000), as in 20g"
 )
 
 // leastBare is the least number of bytes that a number without a unit may mean. People who write 10

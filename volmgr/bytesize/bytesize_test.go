@@ -19,7 +19,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: got %d, %v, want %d", in, got, err, want)
 		}
 	}
-	checkBadSizes(t, bytesize.Parse, "K, M, G, T and P count in 1000, Ki, Mi, Gi, Ti and Pi in 1024, each also with B, as in 20G or 20GiB")
+	checkBadSizes(t, bytesize.Parse, "write a number with a unit K, M, G, T or P (1000), or Ki, Mi, Gi, Ti or Pi (1024), as in 20G or 20GiB")
 }
 
 // TestParseDocker checks that a single letter counts in 1024, as docker counts, and that the other
@@ -32,7 +32,7 @@ func TestParseDocker(t *testing.T) {
 			t.Errorf("%q: got %d, %v, want %d", in, got, err, want)
 		}
 	}
-	checkBadSizes(t, bytesize.ParseDocker, "k, m, g, t and p count in 1024, as docker counts, and so do KiB, MiB, GiB, TiB and PiB; kB, MB, GB, TB and PB count in 1000; as in 20g")
+	checkBadSizes(t, bytesize.ParseDocker, "write a number with a unit k, m, g, t or p (1024, as docker counts), or KB, MB, GB, TB or PB (1000), as in 20g")
 }
 
 func checkBadSizes(t *testing.T, parse func(string) (int64, error), forms string) {
