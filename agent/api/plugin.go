@@ -10,6 +10,7 @@ const (
 	PluginBackingOff = "backing-off"
 	PluginStopped    = "stopped"
 	PluginFailed     = "failed"
+	PluginDisabled   = "disabled" // the plugin file has enabled: false
 )
 
 // Plugin is a CSI plugin that the agent supervises: one process, or several parts. If there are

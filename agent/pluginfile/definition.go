@@ -55,6 +55,24 @@ func Local() *plugin.Definition {
 // key. If Parse returns an error, it still returns the plugin's id if the file contains a valid id.
 // The caller can then show the error under this id.
 func Parse(file string, data []byte) (id string, def *plugin.Definition, err error) {
+	id, def, err = parse(file, data)
+	if err != nil || def.Disabled {
+		return id, def, err
+	}
+
+	r := reader{file: file}
+	root, err := r.document(data)
+	if err != nil {
+		return "", nil, err
+	}
+	if line, name, found := firstPlaceholder(root); found {
+		return id, nil, fmt.Errorf("%s:%d: the value %q is not filled in; replace %s, or set enabled: false", file, line, name, Placeholder(name))
+	}
+	return id, def, nil
+}
+
+// parse is Parse without the check for placeholders.
+func parse(file string, data []byte) (id string, def *plugin.Definition, err error) {
 	r := reader{file: file}
 	root, err := r.document(data)
 	if err != nil {
@@ -112,6 +130,7 @@ func (r reader) topLevel(d *plugin.Definition, runners map[string]*yaml.Node) fi
 
 	return fields{
 		"id":        r.text("id", &d.ID),
+		"enabled":   r.enabled(&d.Disabled),
 		"type":      r.oneOf("type", &d.Type, "", TypeNode, TypeController, TypeMonolith),
 		"instance":  r.instance(&d.Instance),
 		"exec":      runner("exec", func(n *yaml.Node) error { return r.exec(n, d) }),

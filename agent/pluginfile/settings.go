@@ -28,6 +28,9 @@ func Settings(d *plugin.Definition) map[string]string {
 		}
 	}
 
+	if d.Disabled {
+		out[keyEnabled] = "false"
+	}
 	set("type", d.Type)
 	set("instance", d.Instance)
 	switch runner := d.Runner(); {

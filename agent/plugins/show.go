@@ -2,6 +2,7 @@ package plugins
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/supervisor"
@@ -13,16 +14,48 @@ func (p Set) List() []api.Plugin {
 	for _, st := range p.Statuses() {
 		out = append(out, p.show(st))
 	}
+
+	off := p.Disabled()
+	for _, f := range off {
+		at := slices.IndexFunc(out, func(known api.Plugin) bool { return known.ID == f.ID })
+		if at < 0 {
+			out = append(out, p.disabled(f.ID, filesOf(f.ID, off)))
+		}
+	}
+
+	slices.SortStableFunc(out, func(a, b api.Plugin) int { return strings.Compare(a.ID, b.ID) })
 	return out
+}
+
+// disabled describes a plugin whose files all have enabled: false. The argument files contains them.
+func (p Set) disabled(id string, files []supervisor.Status) api.Plugin {
+	out := api.Plugin{ID: id, State: string(files[0].State), Reason: files[0].Reason, Runner: files[0].Runner, Type: files[0].Type, Volumes: []string{}}
+	for _, f := range files {
+		out.Parts = append(out.Parts, showPart(f))
+	}
+
+	p.use(&out)
+	return out
+}
+
+// disabledFiles returns the disabled files of one plugin.
+func (p Set) disabledFiles(id string) []supervisor.Status { return filesOf(id, p.Disabled()) }
+
+func filesOf(id string, files []supervisor.Status) []supervisor.Status {
+	return slices.DeleteFunc(slices.Clone(files), func(f supervisor.Status) bool { return f.ID != id })
 }
 
 // Get returns one plugin for the API.
 func (p Set) Get(id string) (api.Plugin, bool) {
 	st, err := p.Status(id)
-	if err != nil {
-		return api.Plugin{}, false
+	if err == nil {
+		return p.show(st), true
 	}
-	return p.show(st), true
+
+	if files := p.disabledFiles(id); len(files) > 0 {
+		return p.disabled(id, files), true
+	}
+	return api.Plugin{}, false
 }
 
 func (p Set) show(st supervisor.Status) api.Plugin {
@@ -59,8 +92,18 @@ func (p Set) show(st supervisor.Status) api.Plugin {
 		out.Parts = append(out.Parts, shown)
 	}
 
+	for _, f := range p.disabledFiles(st.ID) {
+		out.Parts = append(out.Parts, showPart(f))
+	}
+
+	p.use(&out)
+	return out
+}
+
+// use adds the volumes that use the plugin.
+func (p Set) use(out *api.Plugin) {
 	for _, r := range p.Usage.Records.Volumes() {
-		if r.Volume.PluginID != st.ID {
+		if r.Volume.PluginID != out.ID {
 			continue
 		}
 
@@ -72,7 +115,6 @@ func (p Set) show(st supervisor.Status) api.Plugin {
 	}
 
 	slices.Sort(out.Volumes)
-	return out
 }
 
 func showPart(st supervisor.Status) api.PluginPart {

@@ -102,6 +102,8 @@ func (n Node) ailing(p api.Plugin) bool {
 		return ailingPart(p) != nil
 	case api.PluginStarting:
 		return p.Restarts > 0
+	case api.PluginDisabled:
+		return p.Staged > 0
 	case api.PluginStopped:
 		return p.Staged > 0 && n.plugins.View(p.ID).Stopped
 	default:
@@ -114,7 +116,7 @@ func (n Node) ailing(p api.Plugin) bool {
 func ailingPart(p api.Plugin) *api.PluginPart {
 	for i, part := range p.Parts {
 		switch part.State {
-		case api.PluginReady, api.PluginStopped:
+		case api.PluginReady, api.PluginStopped, api.PluginDisabled:
 		case api.PluginStarting:
 			if part.Restarts > 0 {
 				return &p.Parts[i]
@@ -175,6 +177,8 @@ func pluginProblem(p api.Plugin) api.Problem {
 	switch {
 	case p.State == api.PluginStopped:
 		out.Message, out.Command = "on request, and volumes need it", suggest.Command("volctl plugin start %s", p.ID)
+	case p.State == api.PluginDisabled:
+		out.Message, out.Command = p.Reason+", and volumes need it", suggest.Command("volctl plugin enable %s", p.ID)
 	case p.LogFile == "" && len(p.Parts) < 2 || p.State == api.PluginFailed:
 		out.Command = suggest.Command("volctl plugin status %s", p.ID)
 	}

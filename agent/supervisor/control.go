@@ -160,7 +160,7 @@ func removed(g *part.Glance) error {
 			WithHint("%s", suggest.Command("volctl plugin deregister %s --force", g.ID))
 	}
 
-	return volume.Errorf(volume.ErrRefused, "the file of %s was removed: put it back, or let the plugin end when no volume is staged through it", g.Title()).
+	return volume.Errorf(volume.ErrRefused, "the file of %s was removed or disabled: put it back, or let the plugin end when no volume is staged through it", g.Title()).
 		WithRemedy(remedy.Of(remedy.ShowPlugin, g.ID))
 }
 
@@ -268,7 +268,7 @@ func (s *requests) await(ctx context.Context, id string, only []part.Only, ok fu
 		changed := s.changed(id)
 		parts, err := s.selected(id, only)
 		if err != nil {
-			return volume.Errorf(volume.ErrNotFound, "plugin %q no longer exists: its file was removed, or it was deregistered", id).WithHint("volctl plugin list")
+			return volume.Errorf(volume.ErrNotFound, "plugin %q no longer exists: its file was removed or disabled, or it was deregistered", id).WithHint("volctl plugin list")
 		}
 
 		var late *supervised

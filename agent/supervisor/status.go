@@ -81,6 +81,24 @@ func (s *statuses) Statuses() []Status {
 	return all
 }
 
+// Disabled is the state of a part whose file has enabled: false. The supervisor does not know such a
+// part otherwise, so no part changes to this state or leaves it.
+const Disabled part.State = "disabled"
+
+// Disabled returns the plugin files that have enabled: false, as parts in the state Disabled.
+func (s *registrations) Disabled() []Status {
+	var all []Status
+	for _, f := range s.Definitions.Disabled() {
+		d := f.Definition
+		all = append(all, Status{
+			ID: f.ID, Type: d.Type, Instance: d.Instance, Runner: d.Runner(), File: f.File,
+			State: Disabled, Reason: "its file " + f.File + " has enabled: false",
+		})
+	}
+
+	return all
+}
+
 // Parts returns the status of every part of every plugin. It omits the last lines of the logs, so
 // it reads no files.
 func (s *statuses) Parts() []Status {

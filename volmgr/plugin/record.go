@@ -95,6 +95,10 @@ type Definition struct {
 	// mask such values in the plugin's messages.
 	UnmaskedSecrets []string `json:"unmasked_secrets,omitempty"`
 
+	// Disabled is set if the plugin file has enabled: false. The agent treats such a file as if it did
+	// not exist, except that it shows the plugin as disabled.
+	Disabled bool `json:"disabled,omitempty"`
+
 	// File is the path of the plugin file. It is empty for a registered plugin and for the bundled
 	// driver.
 	File string `json:"file,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -53,6 +54,8 @@ type Options struct {
 type Definitions struct {
 	opts Options
 	look chan struct{} // a value tells Watch to find the directory of the plugin files again
+
+	disabled atomic.Pointer[[]Found] // the plugin files with enabled: false, as they were last read
 
 	mu         sync.Mutex // held while definitions are read and passed to the parts
 	loaded     bool
@@ -161,7 +164,18 @@ func (d *Definitions) loadRegistered() error {
 // follow makes the parts follow the plugin files and the registrations. The caller holds d.mu.
 func (d *Definitions) follow(files []Found) {
 	d.read = files
+	off := disabledFiles(files)
+	d.disabled.Store(&off)
 	d.opts.Parts.Follow(d.opts.Rules.wants(sources(d.registered, files), d.opts.Parts.Held()))
+}
+
+// Disabled returns the plugin files that have enabled: false, sorted by name. It does not wait for a
+// reading of the files.
+func (d *Definitions) Disabled() []Found {
+	if off := d.disabled.Load(); off != nil {
+		return *off
+	}
+	return nil
 }
 
 // stale reports whether the plugin files have changed since they were last read.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/volagent/volagent/agent/pluginfile"
@@ -36,6 +37,14 @@ type Found struct {
 // equal reports whether reading a plugin file had the same result twice.
 func (f Found) equal(o Found) bool {
 	return f.ID == o.ID && f.File == o.File && f.Definition.Equal(o.Definition) && fmt.Sprint(f.Err) == fmt.Sprint(o.Err)
+}
+
+// disabled reports whether the file is valid and has enabled: false.
+func (f Found) disabled() bool { return f.Err == nil && f.Definition != nil && f.Definition.Disabled }
+
+// disabledFiles returns those of the files that have enabled: false.
+func disabledFiles(files []Found) []Found {
+	return slices.DeleteFunc(slices.Clone(files), func(f Found) bool { return !f.disabled() })
 }
 
 // after returns the sort key of a file. It is empty for a registration, so registrations sort

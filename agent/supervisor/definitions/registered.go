@@ -53,6 +53,10 @@ func (d *Definitions) Register(ctx context.Context, name string, text []byte) (r
 		return reg, volume.Errorf(volume.ErrInvalid, "%s", err)
 	}
 
+	if def.Disabled {
+		return reg, volume.Errorf(volume.ErrRefused, "%s has enabled: false; enable it first", name)
+	}
+
 	reg.Part = part.Only{Type: def.Type, Instance: def.Instance}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -26,6 +26,10 @@ func (r Rules) wants(all []Found, held map[string]*plugin.Definition) map[string
 	good := map[string][]Found{} // the valid files of each plugin
 	var bad []Found
 	for _, f := range all {
+		if f.disabled() {
+			continue // as if the file did not exist
+		}
+
 		if f.Err == nil {
 			f.Err = besides(f, good[f.ID])
 		}

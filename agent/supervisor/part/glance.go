@@ -129,7 +129,7 @@ func (g *Glance) Pending() string {
 	case g.Leaves() && what == "registration":
 		return "it was deregistered; the plugin is stopped when " + when
 	case g.Leaves():
-		return "its file was removed; the plugin is stopped when " + when
+		return "its file was removed or disabled; the plugin is stopped when " + when
 	default:
 		return fmt.Sprintf("its %s changed; the change comes into force when %s; with on_change: restart it does so at once", what, when)
 	}

@@ -100,7 +100,7 @@ func NewPlan(d Desired, a Actual, use Use) Plan {
 	case p.Adopt && d.Leaves() && registered:
 		p.Why = "it was deregistered"
 	case p.Adopt && d.Leaves():
-		p.Why = "its file was removed"
+		p.Why = "its file was removed or disabled"
 	case d.Wish.Halts():
 		p.Why = "is being stopped on request"
 	case starts:

@@ -99,10 +99,10 @@ func TestPlan(t *testing.T) {
 		{"first valid file", Desired{Change: other}, Actual{}, Used, Plan{Run, "its file changed", true, true}},
 		{"changed registration", Desired{Change: &Change{Definition: registered}}, Actual{Definition: inUse}, Unused, Plan{Run, "its registration changed", true, true}},
 		{"file in place of a registration", Desired{Change: other}, Actual{Definition: registered}, Unused, Plan{Run, "its registration changed", true, true}},
-		{"removed file", Desired{Change: removal}, Actual{Definition: inUse}, Unused, Plan{Run, "its file was removed", true, true}},
+		{"removed file", Desired{Change: removal}, Actual{Definition: inUse}, Unused, Plan{Run, "its file was removed or disabled", true, true}},
 		{"restart with a removed file, used", Desired{Wish: Restart, Change: removal}, Actual{Definition: inUse}, Used, Plan{Run, restarted, true, false}},
-		{"removed file, forced", Desired{Change: removal, Force: true}, Actual{Definition: inUse}, Used, Plan{Run, "its file was removed", true, true}},
-		{"removed bad file", Desired{Change: removal}, Actual{}, Used, Plan{Run, "its file was removed", true, true}},
+		{"removed file, forced", Desired{Change: removal, Force: true}, Actual{Definition: inUse}, Used, Plan{Run, "its file was removed or disabled", true, true}},
+		{"removed bad file", Desired{Change: removal}, Actual{}, Used, Plan{Run, "its file was removed or disabled", true, true}},
 		{"deregistered", Desired{Change: removal}, Actual{Definition: registered}, Unused, Plan{Run, "it was deregistered", true, true}},
 		{"stop of a deregistered part, used", Desired{Wish: Stop, Change: removal}, Actual{Definition: registered}, Used, Plan{Stop, stopped, true, false}},
 	} {
