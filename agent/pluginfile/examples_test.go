@@ -10,67 +10,14 @@ import (
 	"testing"
 )
 
-// exampleFiles returns the plugin files that volctl plugin init writes.
-func exampleFiles(t *testing.T) map[string]string {
+// generalExample returns the plugin file that shows all keys.
+func generalExample(t *testing.T) string {
 	t.Helper()
-	paths, err := filepath.Glob("../spec/plugins/*.yaml")
-	if err != nil || len(paths) < 7 {
-		t.Fatalf("%d examples, %v", len(paths), err)
-	}
-	texts := map[string]string{}
-	for _, path := range paths {
-		raw, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[strings.TrimSuffix(filepath.Base(path), ".yaml")] = string(raw)
-	}
-	return texts
-}
-
-// TestExamples checks that Parse accepts the output of volctl plugin init unchanged.
-func TestExamples(t *testing.T) {
-	for name, text := range exampleFiles(t) {
-		id, def, err := Parse(name+".yaml", []byte(text))
-		switch {
-		case err != nil:
-			t.Error(err)
-		case name == "example":
-		case id != name || def.Container == nil:
-			t.Errorf("%s: id %q, %+v", name, id, def)
-		case !strings.Contains(strings.Join(def.Container.Args, " "), "--endpoint=${CSI_ENDPOINT}"):
-			t.Errorf("%s does not tell its plugin where to listen: %q", name, def.Container.Args)
-		}
-	}
-}
-
-// TestExampleFences checks that only those examples have a fence whose comment names a document of the
-// driver's maker, and that the documentation lists the same fences.
-func TestExampleFences(t *testing.T) {
-	page, err := os.ReadFile("../../docs/failover.md")
+	raw, err := os.ReadFile("../spec/plugins/example.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var fenced []string
-	for name, text := range exampleFiles(t) {
-		_, def, err := Parse(name+".yaml", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		shown := regexp.MustCompile("(?m)^\\| `" + name + "`: .* \\| `" + string(def.Fence) + "` \\|").Match(page)
-		switch {
-		case def.Fence == "":
-		case !regexp.MustCompile(`(?m)^#   https://\S+\nfence: `).MatchString(text):
-			t.Errorf("the fence of %s has no source", name)
-		case !shown:
-			t.Errorf("docs/failover.md does not list %s with fence: %s", name, def.Fence)
-		default:
-			fenced = append(fenced, name)
-		}
-	}
-	if slices.Sort(fenced); !slices.Equal(fenced, []string{"ebs", "gcepd"}) {
-		t.Errorf("examples with a fence: %q", fenced)
-	}
+	return string(raw)
 }
 
 // uncommented returns the keys that an example file shows in comments. It maps each key to the
@@ -94,7 +41,10 @@ func uncommented(text string) map[string]string {
 // TestGeneralExample checks that Parse accepts each key that the example shows in a comment. It
 // also checks that the example shows all keys.
 func TestGeneralExample(t *testing.T) {
-	text := exampleFiles(t)["example"]
+	text := generalExample(t)
+	if id, _, err := Parse("example.yaml", []byte(text)); id != "mine" || err != nil {
+		t.Errorf("the example has id %q: %v", id, err)
+	}
 	blocks := uncommented(text)
 	shown := []string{"id", "exec"}
 	for key, block := range blocks {

@@ -1,83 +1,142 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/recipe"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-type initOptions struct{ name, file string }
+// exampleName is the name of the file that shows all keys. It is not for a particular driver.
+const exampleName = "example"
+
+// runtimeAuto stands for a container runtime that the host has.
+const runtimeAuto = "auto"
+
+// initOptions holds the options of the command init.
+type initOptions struct {
+	name, file string
+	runtime    string
+	pull       bool
+	set        []string // NAME=VALUE
+	setSecret  []string // NAME=FILE or NAME=-
+	secretDir  string
+
+	// read reads a file, or stdin if the file is "-".
+	read func(ctx context.Context, file string) ([]byte, error)
+}
 
 func newInit(a *command.App) *cobra.Command {
 	var o initOptions
-	return &cobra.Command{
-		Use: "init [NAME] [FILE]", Short: "Write a commented plugin file to start from",
-		Long: `Write a commented plugin file for the image that a driver's makers publish. The file also shows
-the requirements on this host and matching volumes. FILE is NAME.yaml by default, and - is stdout.
-The command does not overwrite an existing file. Without NAME, it writes plugin.yaml with all
-keys. If NAME is -, it prints that file.
+	cmd := &cobra.Command{
+		Use: "init [NAME] [FILE]", Short: "Write the plugin file of a known driver",
+		Long: `Write the plugin file of a known driver. Without NAME, list the known drivers in groups. The file
+also shows the requirements on this host and matching volumes. FILE is NAME.yaml by default, and -
+is stdout.
 
-NAME is one of:
-` + examples(),
-		Example: "  volctl plugin init nfs\n  volctl plugin init ebs /etc/volagent/plugins.d/ebs.yaml",
-		Args:    command.Between(0, "NAME", "FILE"),
+The file has enabled: false, so the agent does not use it yet. Give the driver's values with --set
+and its secrets with --set-secret. The command writes each secret to a file of its own with the
+mode 0600, in --secret-dir. The plugin file names only the path. If a required value is missing,
+the file contains a placeholder for it. Then run "volctl plugin enable".
+
+The command does not overwrite an existing file. The name example writes a file with all keys, for
+any other driver. For a driver that cannot run here, the command explains why, and names others.`,
+		Example: `  volctl plugin init
+  volctl plugin init nfs
+  volctl plugin init hetzner /etc/volagent/plugins.d/hetzner.yaml --set-secret token=-`,
+		Args: command.Between(0, "NAME", "FILE"),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
-			return spec.PluginExamples(), cobra.ShellCompDirectiveNoFileComp
+			return append(recipe.Names(), exampleName), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.file = "plugin.yaml"
-			switch {
-			case len(args) == 1 && args[0] == "-":
-				o.file = "-"
-			case len(args) > 0:
-				o.name, o.file = args[0], args[0]+".yaml"
+			o.args(args)
+			o.read = func(ctx context.Context, file string) ([]byte, error) {
+				_, data, err := a.ReadFile(ctx, file)
+				return data, err
 			}
-
-			if len(args) > 1 {
-				o.file = args[1]
-			}
-
 			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 				return runInit(ctx, o, client, out)
 			})
 		},
 	}
+
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.runtime, "runtime", runtimeAuto, "`RUNTIME` of the container: podman, docker, or auto for the one that this host has")
+	f.BoolVar(&o.pull, "pull", false, "let the agent pull the image if it is not on the host")
+	f.StringArrayVar(&o.set, "set", nil, "`NAME=VALUE` of the driver; may be repeated")
+	f.StringArrayVar(&o.setSecret, "set-secret", nil, "`NAME=FILE` with a secret of the driver, or NAME=- for stdin; may be repeated")
+	f.StringVar(&o.secretDir, "secret-dir", "", "`DIR` for the files with secrets (default: secrets beside a directory plugins.d, otherwise "+recipe.DefaultSecretDir+")")
+	return cmd
 }
 
-func runInit(_ context.Context, o initOptions, _ *apiclient.Client, out *output.Printer) error {
-	text, ok := spec.PluginExample(o.name)
-	if !ok {
-		names := spec.PluginExamples()
-		hint := "volctl plugin init shows all keys for any other driver"
-		if near := spec.Near(o.name, names); len(near) > 0 {
-			hint = "did you mean " + near[0] + "?"
-		}
-		return command.Usage(hint, "there is no plugin file of %q: there are %s", o.name, strings.Join(names, ", "))
+// args takes the arguments of the command.
+func (o *initOptions) args(args []string) {
+	switch {
+	case len(args) == 1 && args[0] == "-":
+		o.name, o.file = exampleName, "-"
+	case len(args) > 0:
+		o.name, o.file = args[0], args[0]+".yaml"
 	}
+	if len(args) > 1 {
+		o.file = args[1]
+	}
+}
 
-	another := suggest.Command("volctl plugin init %s ANOTHER-FILE", o.name)
+func runInit(ctx context.Context, o initOptions, _ *apiclient.Client, out *output.Printer) error {
 	if o.name == "" {
-		another = "volctl plugin init - prints it"
+		if len(o.set) > 0 || len(o.setSecret) > 0 {
+			return command.Usage("volctl plugin init lists the drivers", "--set and --set-secret need the NAME of a driver")
+		}
+		return listRecipes(out)
+	}
+	if o.name == exampleName {
+		text := spec.PluginExample()
+		return command.WriteNew(out, text, o.file, "volctl plugin init - prints it", o.register())
 	}
 
-	return command.WriteNew(out, text, o.file, another, o.next())
+	r, ok := recipe.Find(o.name)
+	if !ok {
+		return unknownDriver(o.name)
+	}
+	return writeRecipe(ctx, o, r, out)
 }
 
-// next returns the command that the user must run after editing the file. No command is needed if
-// the file is in the plugin directory, because the agent loads the files there itself.
-func (o initOptions) next() string {
-	if dir, err := filepath.Abs(filepath.Dir(o.file)); err == nil && filepath.Base(dir) == pluginDirName {
+// unknownDriver returns the error for a driver without a recipe.
+func unknownDriver(name string) error {
+	if u, known := recipe.FindUnsupported(name); known {
+		return command.Usage("instead, use: "+strings.Join(u.Alternatives, "; "),
+			"%s has no recipe, because it cannot run without Kubernetes: %s (%s %s)", name, u.Reason, u.Source.Repository, u.Source.Version)
+	}
+
+	names := append(recipe.Names(), exampleName)
+	for _, u := range recipe.AllUnsupported() {
+		names = append(names, u.Name)
+	}
+	hint := "volctl plugin init lists the drivers; volctl plugin init example shows all keys for any other driver"
+	if near := spec.Near(name, names); len(near) > 0 {
+		hint = "did you mean " + near[0] + "?"
+	}
+	return command.Usage(hint, "no recipe for %q is known", name)
+}
+
+// register returns the command that passes the file to the agent.
+func (o *initOptions) register() string {
+	if o.inPluginDir() {
 		return "volctl plugin list"
 	}
 	return suggest.Command("volctl plugin register %s", o.file)
@@ -87,11 +146,86 @@ func (o initOptions) next() string {
 // agent's configuration, which volctl does not know.
 const pluginDirName = "plugins.d"
 
-// examples lists the available plugin files, for the help text.
-func examples() string {
-	var b strings.Builder
-	for _, name := range spec.PluginExamples() {
-		b.WriteString("- " + name + ": " + spec.PluginSummary(name) + "\n")
+// inPluginDir reports whether the file is in a plugin directory, whose files the agent loads itself.
+func (o *initOptions) inPluginDir() bool {
+	dir, err := filepath.Abs(filepath.Dir(o.file))
+	return err == nil && o.file != "-" && filepath.Base(dir) == pluginDirName
+}
+
+// secrets returns the directory for the files with secrets, as an absolute path.
+func (o *initOptions) secrets() (string, error) {
+	switch {
+	case o.secretDir != "":
+		return filepath.Abs(o.secretDir)
+	case o.inPluginDir():
+		return filepath.Abs(filepath.Join(filepath.Dir(o.file), "..", "secrets"))
+	default:
+		return recipe.DefaultSecretDir, nil
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// containerRuntime returns the runtime for the plugin file. For auto it prefers podman, because docker
+// may need the plugin for its own volumes when it starts.
+func (o *initOptions) containerRuntime() (string, error) {
+	switch o.runtime {
+	case plugin.RuntimePodman, plugin.RuntimeDocker:
+		return o.runtime, nil
+	case runtimeAuto:
+	default:
+		return "", command.Usage("", "--runtime %q is neither podman nor docker nor auto", o.runtime)
+	}
+
+	for _, name := range []string{plugin.RuntimePodman, plugin.RuntimeDocker} {
+		if _, err := exec.LookPath(name); err == nil {
+			return name, nil
+		}
+	}
+	return plugin.RuntimePodman, nil
+}
+
+// listed is a driver in the list of the command init.
+type listed struct {
+	Name         string   `json:"name"`
+	Group        string   `json:"group,omitempty"`
+	Title        string   `json:"title"`
+	Version      string   `json:"version"`
+	Ran          bool     `json:"ran"` // whether the driver was run with the recipe
+	Reason       string   `json:"reason,omitempty"`
+	Alternatives []string `json:"alternatives,omitempty"`
+}
+
+// listRecipes prints the known drivers in groups.
+func listRecipes(out *output.Printer) error {
+	var all []listed
+	var b bytes.Buffer
+	width := 0
+	for _, r := range recipe.All() {
+		width = max(width, len(r.Name))
+	}
+
+	row := func(name, title string) {
+		b.WriteString("  " + name + strings.Repeat(" ", width-len(name)+2) + title + "\n")
+	}
+	for _, g := range recipe.Groups() {
+		b.WriteString(g.Title + "\n")
+		for _, r := range recipe.All() {
+			if r.Group == g.Name {
+				row(r.Name, r.Title)
+				all = append(all, listed{Name: r.Name, Group: g.Name, Title: r.Title, Version: r.Source.Version, Ran: r.Ran})
+			}
+		}
+		b.WriteString("\n")
+	}
+
+	b.WriteString("Drivers that need Kubernetes (volctl plugin init NAME explains it)\n")
+	for _, u := range recipe.AllUnsupported() {
+		row(u.Name, u.Title)
+		all = append(all, listed{Name: u.Name, Title: u.Title, Version: u.Source.Version, Reason: u.Reason, Alternatives: u.Alternatives})
+	}
+	b.WriteString("\nvolctl plugin init NAME writes the plugin file of a driver, and volctl plugin init example one with all keys.\n")
+
+	return out.Print(all, recipe.Names(), func(w *bytes.Buffer) error {
+		w.Write(b.Bytes())
+		return nil
+	})
 }
