@@ -225,11 +225,36 @@ func TestPluginInit(t *testing.T) {
 	h := harness.NewHost(t)
 	h.Env = append(h.Env, "PATH="+harness.BinDir) // hide podman from the agent
 	h.Start("local")
-	for _, id := range []string{"cephfs", "ebs", "efs", "gcepd", "hostpath", "nfs", "rbd", "s3", "smb"} {
+	for _, id := range []string{"cephfs", "ebs", "efs", "gcepd", "hostpath", "nfs", "rbd", "s3", "smb", "juicefs", "rclone"} {
 		file := filepath.Join(h.Dir, id+".yaml")
 		h.ExpectExit(0, "wrote "+file, "plugin", "init", id, file)
+		h.ExpectExit(4, "has enabled: false", "plugin", "register", file, "--no-wait")
+		h.ExpectExit(0, `enabled plugin "`+id+`"`, "plugin", "enable", id, "-y", "--file", file)
 		h.ExpectExit(0, `registered plugin "`+id+`"`, "plugin", "register", file, "--no-wait")
 		h.ExpectExit(0, "container", "plugin", "status", id, "-o", "go-template={{.runner}}")
 		h.ExpectExit(0, "deregistered", "plugin", "deregister", id)
+	}
+}
+
+// TestPluginEnable checks that the agent ignores a disabled file, notices when it is enabled, and stops
+// the plugin when it is disabled again.
+func TestPluginEnable(t *testing.T) {
+	t.Parallel()
+	h := harness.NewHost(t)
+	h.Start("local")
+	file := filepath.Join(h.Dir, "plugins.d", "off.yaml")
+	h.Must(os.MkdirAll(filepath.Dir(file), 0o755))
+	h.Must(os.WriteFile(file, []byte("id: off\nenabled: false\nbuiltin: local\n"), 0o644))
+	h.Await("the plugin is shown as disabled", func() bool {
+		return strings.Contains(h.Try("plugin", "status", "off", "-o", "go-template={{.state}}").Out, "disabled")
+	})
+	h.ExpectExit(0, `enabled plugin "off"`, "plugin", "enable", "off", "-y")
+	h.Volctl("wait", "--plugin", "off", "--timeout", "60s")
+	h.ExpectExit(0, `disabled plugin "off"`, "plugin", "disable", "off")
+	h.Await("the plugin is disabled again", func() bool {
+		return strings.Contains(h.Try("plugin", "status", "off", "-o", "go-template={{.state}}").Out, "disabled")
+	})
+	if text, err := os.ReadFile(file); err != nil || string(text) != "id: off\nenabled: false\nbuiltin: local\n" {
+		t.Errorf("%v, the file is %q", err, text)
 	}
 }

@@ -86,7 +86,7 @@ func TestHints(t *testing.T) {
 	// The agent notices a new file in the plugin directory without a command.
 	made := runShell(h.Host, "volctl plugin init nfs plugins.d/nfs.yaml")
 	_, next, ok := strings.Cut(made.Out, "then: ")
-	if r := runShell(h.Host, next); made.Code != 0 || !ok || r.Code != 0 {
+	if r := runShell(h.Host, strings.TrimSpace(next)+" -y"); made.Code != 0 || !ok || r.Code != 0 {
 		t.Errorf("%s%s%s", made.Out, made.Err, r.Err)
 	}
 	h.Must(os.Remove(filepath.Join(h.Dir, "plugins.d", "nfs.yaml")))
