@@ -26,7 +26,7 @@ enabled: false   # until then
 container:
   runtime: podman
   image: docker.io/scaleway/scaleway-csi:v0.3.6
-  args: [--endpoint=${CSI_ENDPOINT}]
+  args: ["--endpoint=${CSI_ENDPOINT}"]
   env:
     SCW_DEFAULT_PROJECT_ID: p1
     SCW_DEFAULT_ZONE: fr-par-1
@@ -126,7 +126,7 @@ func TestPluginEnableRefused(t *testing.T) {
 		expect(t, r.volctl("plugin", "enable", "cinder", "-y"), 4, "", words)
 	}
 	writeTestFile(t, config, "[Global]\nauth-url=\"k\"\n")
-	expect(t, r.volctl("plugin", "enable", "cinder", "-y"), 0, "enabled plugin", "")
+	expect(t, r.volctl("plugin", "enable", "cinder", "-y"), 0, "enabled plugin \"cinder\"; then: volctl plugin status cinder\n", "privileges")
 	_ = path
 
 	f.plugins[0].Parts[0] = api.PluginPart{Registered: true}

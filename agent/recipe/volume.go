@@ -21,7 +21,7 @@ func (r *Recipe) VolumeFile(secretDir string) string {
 		if i == 0 {
 			b.line("")
 			b.line("%s", v.heading())
-			b.line("  volctl volume %s FILE", v.verb())
+			b.line("  %s", v.command())
 			b.WriteString("\n" + text)
 			continue
 		}
@@ -37,13 +37,14 @@ func (r *Recipe) VolumeFile(secretDir string) string {
 
 // Creates reports whether volctl volume create makes the volume of VolumeFile. Otherwise the volume
 // exists, and must be registered.
-func (r *Recipe) Creates() bool { return r.Volumes[0].verb() == "create" }
+func (r *Recipe) Creates() bool { return r.Volumes[0].ExternalID == "" }
 
-func (v *Volume) verb() string {
+// command returns the command for a volume file with the volume.
+func (v *Volume) command() string {
 	if v.ExternalID != "" {
-		return "register"
+		return "volctl volume register FILE"
 	}
-	return "create"
+	return "volctl volume create FILE"
 }
 
 // heading introduces the volume.

@@ -57,7 +57,7 @@ without a running agent, name the file with --file.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
-	f.StringVar(&o.file, "file", "", "`FILE` of the plugin, in place of the one that the agent knows")
+	f.StringVar(&o.file, "file", "", "use this plugin `FILE`, in place of the one that the agent knows")
 	return cmd
 }
 
@@ -66,7 +66,7 @@ func newDisable(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "disable ID", Short: "Let the agent ignore a plugin's file",
 		Long: `Set enabled: false in the file of a plugin, and change nothing else in it. The agent notices the
-changed file by itself, and stops the plugin. The file and the volumes stay registered.
+changed file by itself, and stops the plugin. The volumes stay registered.
 
 The command is refused (4) while a volume of the plugin is claimed or on this host.`,
 		Example: "  volctl plugin disable hetzner",
