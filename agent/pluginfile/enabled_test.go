@@ -59,3 +59,30 @@ func TestPlaceholders(t *testing.T) {
 		t.Errorf("placeholders: %q", got)
 	}
 }
+
+// FuzzSetEnabled checks that SetEnabled changes only the key enabled, or returns an error.
+func FuzzSetEnabled(f *testing.F) {
+	f.Add("id: x\nenabled: false\nsocket: /s\n", true)
+	f.Add("# é\nid: x\r\nsocket: /s", false)
+	f.Add("{id: é, enabled: \"true\", socket: /s}", false)
+	f.Add("id: x\nsocket: /s\nenabled: !!str false\n", true)
+	f.Add("---\n'id': x\nsocket: /s\n...\n", false)
+	f.Add("&a enabled: true\nid: x\nsocket: /s\n", false)
+	f.Fuzz(func(t *testing.T, content string, on bool) {
+		_, before, err := parse("f.yaml", []byte(content))
+		got, setErr := SetEnabled("f.yaml", []byte(content), on)
+		if err != nil || setErr != nil {
+			if setErr == nil {
+				t.Fatalf("%q: a bad file was changed to %q", content, got)
+			}
+			return
+		}
+		_, after, err := parse("f.yaml", got)
+		if err != nil || after.Disabled == on || !sameButEnabled(before, after) {
+			t.Fatalf("%q became %q: %v", content, got, err)
+		}
+		if grown := len(got) - len(content); grown < -1 || grown > len("enabled: false\n") {
+			t.Fatalf("%q became %q", content, got)
+		}
+	})
+}

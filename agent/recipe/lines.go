@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/agent/pluginfile"
 )
 
-// A template consists of lines. {{NAME}} stands for a value, {{secret.NAME}} for a secret, and
-// {{config.NAME}} for the path of a configuration file. {{runtime}}, {{pull}}, {{image}} and {{id}} are
-// always known. A line that begins with "?NAME " or "?NAME|NAME " is used only if one of these is set.
+// A template consists of lines. In a line, {{NAME}} stands for a value. {{secret.NAME}} stands for a
+// secret, and {{config.NAME}} for the path of a configuration file. {{runtime}}, {{pull}}, {{image}} and
+// {{id}} are always known. A line that begins with "?NAME " or "?NAME|NAME " is used only if one of these is set.
 // Otherwise the line appears as a comment with the example of the value.
 var (
 	variable  = regexp.MustCompile(`\{\{([a-z0-9.-]+)\}\}`)

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/agent/pluginfile"
 )
 
-// Input is what a user chooses for a plugin file.
+// Input contains the choices of a user for a plugin file.
 type Input struct {
 	Runtime   string            // podman or docker
 	Pull      bool              // whether the agent pulls a missing image

@@ -32,8 +32,8 @@ func readPluginFile(path string) (pluginFile, error) {
 	return f, nil
 }
 
-// readSmall reads a regular file with at most max bytes.
-func readSmall(path string, max int64) ([]byte, error) {
+// readSmall reads a regular file with at most limit bytes.
+func readSmall(path string, limit int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -48,9 +48,9 @@ func readSmall(path string, max int64) ([]byte, error) {
 		return nil, err
 	}
 
-	text, err := io.ReadAll(io.LimitReader(file, max+1))
-	if err == nil && int64(len(text)) > max {
-		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", max)}
+	text, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(text)) > limit {
+		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", limit)}
 	}
 	return text, err
 }
