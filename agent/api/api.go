@@ -22,6 +22,8 @@
 //	PUT    /v1/volumes/{id}/claims/{alloc}    ClaimRequest → Claim   ?wait=D; without wait it answers at once
 //	DELETE /v1/volumes/{id}/claims/{alloc}    Done        ?wait=D&force=true&without_plugin=umount|force|lazy
 //	GET    /v1/claims                         []Claim     ?volume=&alloc=&plugin=
+//	GET    /v1/classes                        []Class
+//	GET    /v1/classes/{id}                   Class
 //	GET    /v1/plugins                        []Plugin
 //	GET    /v1/plugins/{id}                   Plugin      ?for=ready&wait=D
 //	POST   /v1/plugins                        text of a plugin file → PluginResult   ?name=FILE&wait=D

@@ -9,9 +9,13 @@ import (
 
 // VolumeSpec has the same fields as a volume file.
 type VolumeSpec struct {
-	ID         string `json:"id" yaml:"id"`
-	Name       string `json:"name,omitempty" yaml:"name,omitempty"`
-	PluginID   string `json:"plugin_id" yaml:"plugin_id"`
+	ID       string `json:"id" yaml:"id"`
+	Name     string `json:"name,omitempty" yaml:"name,omitempty"`
+	PluginID string `json:"plugin_id" yaml:"plugin_id"`
+
+	// Class names the class of a volume to create. The class supplies the plugin, and every other
+	// field that the request leaves out. Class occurs only in requests.
+	Class      string `json:"class,omitempty" yaml:"class,omitempty"`
 	ExternalID string `json:"external_id,omitempty" yaml:"external_id,omitempty"`
 
 	// SnapshotID and CloneID name the snapshot or the volume from which a created volume gets its
@@ -188,7 +192,11 @@ type Volume struct {
 
 	// Created is set if this agent created the volume. It is not set if the volume existed before
 	// it was registered.
-	Created      bool                `json:"created"`
+	Created bool `json:"created"`
+
+	// Class is the class that the volume was created with. It is empty if the volume was created
+	// without a class or registered.
+	Class        string              `json:"class,omitempty"`
 	Capacity     int64               `json:"capacity,omitempty"` // in bytes; 0 means unknown
 	Expansion    *Expansion          `json:"expansion,omitempty"`
 	Topologies   []map[string]string `json:"topologies,omitempty"`

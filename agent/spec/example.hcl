@@ -13,6 +13,10 @@ id = "data"
 # "local" comes with the agent.
 plugin_id = "local"
 
+# A class in place of plugin_id, for a new volume; `volctl class list` shows what there is. The class
+# also sets other fields. docs/classes.md explains it.
+# class = "fast"
+
 # A name for the storage, where it should differ from the id. It cannot change later.
 # name = "postgres-data"
 

@@ -155,9 +155,9 @@ const hostVolume = `a host volume of Nomad is not a CSI volume: write type csi a
 func TestForeignMistakes(t *testing.T) {
 	pvWith := func(old, with string) string { return strings.Replace(pv, old, with, 1) }
 	for _, tt := range []struct{ name, file, want string }{
-		{"another kind", "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: a}", `f:1:1: a Kubernetes PersistentVolumeClaim is not a volume: remove it from the file; only PersistentVolumes can be read`},
-		{"another kind in a list", "kind: List\nitems:\n- {kind: StorageClass}", `f:3:3: a Kubernetes StorageClass is not a volume: remove it from the file; only PersistentVolumes can be read`},
-		{"no kind", "apiVersion: v1\nid: a", `f:1:1: "kind" is missing: only a PersistentVolume of Kubernetes can be read`},
+		{"another kind", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}", `f:1:1: a Kubernetes ConfigMap is not a volume: remove it from the file; only PersistentVolumes and PersistentVolumeClaims can be read`},
+		{"another kind in a list", "kind: List\nitems:\n- {kind: StorageClass}", `f:3:3: a Kubernetes StorageClass is a class, not a volume: move it to a class file (volctl class list)`},
+		{"no kind", "apiVersion: v1\nid: a", `f:1:1: "kind" is missing: only a PersistentVolume or a PersistentVolumeClaim of Kubernetes can be read`},
 		{"another source", "kind: PersistentVolume\nmetadata: {name: a}\nspec: {nfs: {server: x}}", `f:1:1: the PersistentVolume has the source nfs; only csi can be used here`},
 		{"no source", "kind: PersistentVolume\nmetadata: {name: a}\nspec: {}", `f:1:1: "spec.csi" is missing: only a PersistentVolume with that source can be used here`},
 		{"no name", "kind: PersistentVolume\nspec: {csi: {driver: d, volumeHandle: h}}", `f:1:1: "metadata.name" is missing: it becomes the volume's id`},

@@ -10,11 +10,11 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// kubernetesDecoder decodes PersistentVolumes of Kubernetes.
+// kubernetesDecoder decodes PersistentVolumes and PersistentVolumeClaims of Kubernetes.
 type kubernetesDecoder struct{ volumeDecoder }
 
-// kubernetes decodes a Kubernetes object, as kubectl prints it: a PersistentVolume, or a list of
-// PersistentVolumes.
+// kubernetes decodes a Kubernetes object, as kubectl prints it: a PersistentVolume, a
+// PersistentVolumeClaim, or a list of them.
 func (d kubernetesDecoder) kubernetes(n *yaml.Node) {
 	kindOf := ""
 	var items *yaml.Node
@@ -27,16 +27,23 @@ func (d kubernetesDecoder) kubernetes(n *yaml.Node) {
 	case !ok:
 	case kindOf == "PersistentVolume":
 		d.found = append(d.found, d.persistentVolume(n))
-	case kindOf == "List" || kindOf == "PersistentVolumeList":
+	case kindOf == "PersistentVolumeClaim":
+		d.found = append(d.found, d.persistentVolumeClaim(n))
+	case kindOf == "StorageClass":
+		d.fail(n, "a Kubernetes StorageClass is a class, not a volume: move it to a class file (volctl class list)")
+	case slices.Contains(lists, kindOf):
 		if items != nil {
 			d.list(items, "items", d.entry)
 		}
 	case kindOf == "":
-		d.fail(n, `"kind" is missing: only a PersistentVolume of Kubernetes can be read`)
+		d.fail(n, `"kind" is missing: only a PersistentVolume or a PersistentVolumeClaim of Kubernetes can be read`)
 	default:
-		d.fail(n, "a Kubernetes %s is not a volume: remove it from the file; only PersistentVolumes can be read", shortened(kindOf))
+		d.fail(n, "a Kubernetes %s is not a volume: remove it from the file; only PersistentVolumes and PersistentVolumeClaims can be read", shortened(kindOf))
 	}
 }
+
+// lists contains the kinds of objects that list other objects.
+var lists = []string{"List", "PersistentVolumeList", "PersistentVolumeClaimList"}
 
 // persistentVolume holds the decoded fields of a PersistentVolume.
 type persistentVolume struct {

@@ -77,10 +77,10 @@ func (d *decoder) read(data []byte) []located {
 		}
 	} else if values := jsonValues(data); len(values) > 1 {
 		for _, v := range values {
-			d.documents(v.text, v.line, v.column)
+			d.documents(v.text, v.line, v.column, d.document)
 		}
 	} else {
-		d.documents(data, 0, 0)
+		d.documents(data, 0, 0, d.document)
 	}
 
 	if len(d.found) == 0 && len(d.errs) == 0 {
@@ -91,10 +91,10 @@ func (d *decoder) read(data []byte) []located {
 	return d.found
 }
 
-// documents decodes all YAML documents of a text. The arguments line and column are the position of
-// the text in the file, both counted from 0. It stops at the first syntax error, because later
-// error positions could be wrong.
-func (d *decoder) documents(text []byte, line, column int) {
+// documents calls each for every YAML document of a text. The arguments line and column are the
+// position of the text in the file, both counted from 0. It stops at the first syntax error, because
+// later error positions could be wrong.
+func (d *decoder) documents(text []byte, line, column int, each func(doc *yaml.Node)) {
 	dec := yaml.NewDecoder(bytes.NewReader(fromJSON(text)))
 	for {
 		var doc yaml.Node
@@ -108,7 +108,7 @@ func (d *decoder) documents(text []byte, line, column int) {
 		}
 
 		shift(&doc, line, column)
-		d.document(&doc)
+		each(&doc)
 	}
 }
 

@@ -102,7 +102,7 @@ func TestExampleParsesUncommented(t *testing.T) {
 		switch {
 		case !commented:
 			lines = append(lines, line)
-		case strings.HasPrefix(bare, "clone_id"), strings.HasPrefix(bare, "access_mode"), strings.HasPrefix(bare, "attachment_mode"), strings.HasPrefix(bare, "type: directory"):
+		case strings.HasPrefix(bare, "clone_id"), strings.HasPrefix(bare, "class:"), strings.HasPrefix(bare, "access_mode"), strings.HasPrefix(bare, "attachment_mode"), strings.HasPrefix(bare, "type: directory"):
 		case isField || strings.HasPrefix(bare, "    - "):
 			lines = append(lines, bare)
 		}

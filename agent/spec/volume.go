@@ -30,7 +30,7 @@ func AttachmentModes() []string { return []string{DefaultAttachmentMode, "block-
 
 // places holds the YAML nodes of the fields that the method together compares with each other.
 type places struct {
-	id, snapshot, clone, smallest, largest, capabilities, capability *yaml.Node
+	id, plugin, class, external, snapshot, clone, smallest, largest, capabilities, capability *yaml.Node
 }
 
 // only returns the element of a list if the list contains exactly one mapping. It returns any other
@@ -69,8 +69,9 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 	known := fields{
 		"id":               func(n *yaml.Node) { at.id, s.ID = n, d.checked(n, "id", CheckVolumeID) },
 		"name":             func(n *yaml.Node) { s.Name = d.text(n, "name") },
-		"plugin_id":        func(n *yaml.Node) { s.PluginID = d.checked(n, "plugin_id", CheckPluginID) },
-		"external_id":      func(n *yaml.Node) { s.ExternalID = d.text(n, "external_id") },
+		"plugin_id":        func(n *yaml.Node) { at.plugin, s.PluginID = n, d.checked(n, "plugin_id", CheckPluginID) },
+		"class":            func(n *yaml.Node) { at.class, s.Class = n, d.checked(n, "class", CheckClassID) },
+		"external_id":      func(n *yaml.Node) { at.external, s.ExternalID = n, d.text(n, "external_id") },
 		"snapshot_id":      func(n *yaml.Node) { at.snapshot, s.SnapshotID = n, d.text(n, "snapshot_id") },
 		"clone_id":         func(n *yaml.Node) { at.clone, s.CloneID = n, d.text(n, "clone_id") },
 		"capacity_min":     func(n *yaml.Node) { at.smallest, s.CapacityMin = n, d.size(n, "capacity_min") },
@@ -103,7 +104,7 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 		d.together(n, &s, at)
 	}
 
-	if s.Capabilities == nil {
+	if s.Capabilities == nil && at.class == nil { // a class has capabilities of its own
 		s.Capabilities = []api.Capability{old}
 	}
 
@@ -117,9 +118,17 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 // together reports missing required fields, and fields with values that contradict each other.
 func (d volumeDecoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 	for _, name := range []string{"id", "plugin_id"} {
-		if !given(n, name) {
+		byClass := name == "plugin_id" && at.class != nil
+		if !given(n, name) && !byClass {
 			d.fail(n, "%q is missing", name)
 		}
+	}
+
+	switch {
+	case at.class != nil && at.plugin != nil:
+		d.fail(at.plugin, `"class" and "plugin_id" are both given: the class names the plugin`)
+	case at.class != nil && at.external != nil:
+		d.fail(at.external, `"class" and "external_id" are both given: a class is for new volumes, and a volume with an external_id exists`)
 	}
 
 	if at.snapshot != nil && at.clone != nil {

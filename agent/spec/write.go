@@ -67,6 +67,7 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 
 	text("id", s.ID)
 	text("plugin_id", s.PluginID)
+	text("class", s.Class)
 	text("name", s.Name)
 	text("external_id", s.ExternalID)
 	text("snapshot_id", s.SnapshotID)
