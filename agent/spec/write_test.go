@@ -269,7 +269,7 @@ func TestExampleInHCLParsesUncommented(t *testing.T) {
 	for line := range strings.Lines(text) {
 		bare, commented := strings.CutPrefix(line, "# ")
 		switch {
-		case !commented, strings.HasPrefix(bare, "clone_id"):
+		case !commented, strings.HasPrefix(bare, "clone_id"), strings.HasPrefix(bare, "class "):
 			lines = append(lines, line)
 		case strings.Contains(bare, " = ") || strings.HasSuffix(bare, "{\n") || strings.TrimSpace(bare) == "}" || strings.Contains(bare, " { "):
 			lines = append(lines, bare)
