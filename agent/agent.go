@@ -23,6 +23,7 @@ import (
 
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/classes"
 	"github.com/volagent/volagent/agent/cluster"
 	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/dockervol"
@@ -104,6 +105,7 @@ type Agent struct {
 	volumeEvents topic[[]volume.Event]
 	volumes      *provision.Service
 	files        *volumefiles.Files
+	classes      *classes.Classes
 	claims       *claim.Service
 	reaper       *claim.Reaper
 	drainer      *drain.Service

@@ -12,6 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/backup"
 	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/classes"
 	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/agent/drain"
 	"github.com/volagent/volagent/agent/facts"
@@ -123,6 +124,11 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 		Controllers: a.controllers(),
 	})
 
+	a.classes = classes.New(classes.Options{
+		Dir: a.c.ClassesDir, Node: a.node.ID, Plugins: a.plugins, Log: a.log.Named("classes"),
+	})
+	a.classes.Reload()
+
 	a.files = volumefiles.New(volumefiles.Options{
 		Dir: a.c.VolumesDir, Register: a.volumes.Register, View: a.plugins.View, Log: a.log.Named("files"),
 	})
@@ -197,7 +203,7 @@ func (a *Agent) connectServers(context.Context) (err error) {
 	a.scraped = a.newScraped()
 	a.status = &status.Service{
 		NodeID: a.node.ID, DataDir: a.c.DataDir, MetricsAddress: a.c.MetricsAddress, Halt: a.halt, Started: a.started,
-		Records: a.db, Plugins: a.plugins, Queue: a.queue, Tests: a.tests, Files: a.files, Volumes: a.volumes, Host: a.host, Scraped: a.scraped,
+		Records: a.db, Plugins: a.plugins, Queue: a.queue, Tests: a.tests, Files: a.files, Classes: a.classes, Volumes: a.volumes, Host: a.host, Scraped: a.scraped,
 		Cluster: a.clusterStatus,
 	}
 
@@ -223,7 +229,7 @@ func (a *Agent) connectServers(context.Context) (err error) {
 	}
 	requests := service.New(service.Options{
 		Claims: a.claims, Volumes: a.volumes, Storage: a.volumes, Snapshots: a.volumes, Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: a.plugins, Owners: a.owners,
-		Tests: a.tests, Events: a.events, Node: a.status.Node, Self: a.node.ID, Overview: a.overview(),
+		Tests: a.tests, Classes: a.classes, Events: a.events, Node: a.status.Node, Self: a.node.ID, Overview: a.overview(),
 		State: &backup.Service{
 			DB: a.db, Node: a.node, Halt: a.halt, Plugins: a.plugins, Secrets: a.secrets.Of, Owners: a.owners, Queue: a.queue, Reaper: a.reaper, Events: a.events.Add,
 		},
@@ -231,7 +237,7 @@ func (a *Agent) connectServers(context.Context) (err error) {
 		Doctor: facts.NewDoctor(facts.Options{
 			Root: a.c.MountRoot(), StateFile: a.c.StateFile(), Halt: a.halt, OtherDataDir: a.otherDataDir, Serving: a.c.DockerSocket != "",
 			DB: a.db, Host: a.host, Dirs: a.dirs, Owners: a.owners, Queue: a.queue, Plugins: a.plugins, Tests: a.tests, Systemd: a.systemd, Containers: a.runtimes, Cluster: a.clusterFacts(),
-			VolumeFiles: a.files.Problems, MetricsAddress: a.status.Unscraped,
+			VolumeFiles: a.files.Problems, ClassFiles: a.classes.Problems, MetricsAddress: a.status.Unscraped,
 		}),
 	})
 	a.runtimes.Volumes = requests.Volumes

@@ -183,6 +183,7 @@ func (a *Agent) reload() {
 		return
 	}
 
+	a.classes.Reload()
 	a.files.Reread()
 	a.log.Info("reloaded")
 }

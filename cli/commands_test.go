@@ -308,7 +308,7 @@ func TestCreate(t *testing.T) {
 	expectSent(t, f, `POST /v1/volumes/a/create?wait=10m0s {"id":"a","plugin_id":"local","capacity_min":10737418240,"capabilities":[{"access_mode":"single-node-writer","attachment_mode":"file-system"}],"mount_options":{"fs_type":"xfs"},"parameters":{"type":"image","x":"a=b"}}`)
 	expect(t, r.volctl("volume", "status", "-type", "host", "a"), 2, "", "only CSI volumes exist here; for a host volume of Nomad, create a volume of the bundled plugin local")
 	for args, want := range map[string]string{
-		"a --size 1GiB":                      "--plugin is needed",
+		"a --size 1GiB":                      "--plugin or --class is needed",
 		"a --plugin p --size 10":             "--size: bad size \"10\": a number without a unit counts bytes, and must be at least 1048576",
 		"a --plugin a/b":                     "bad plugin id",
 		"a/b --plugin p":                     "bad volume id",

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/class"
 	"github.com/volagent/volagent/cli/cluster"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/failover"
@@ -44,7 +45,7 @@ Commands that change state need the exact id.
 	a.AddFlags(flags)
 
 	root.AddCommand(
-		volume.New(a), volume.NewClaims(a), mount.New(a, host), mount.NewUmount(a, host), plugin.New(a),
+		volume.New(a), volume.NewClaims(a), mount.New(a, host), mount.NewUmount(a, host), plugin.New(a), class.New(a),
 		node.New(a), cluster.New(a), systemd.New(a, host), failover.New(a, failover.HostAt(host.Root)), node.NewDoctor(a), state.New(a), node.NewEvents(a),
 		newWait(a), newVersion(a), command.NewCompletion(),
 	)

@@ -111,12 +111,37 @@ func world() *fake {
 				Stats:     &api.Stats{Volume: "data", At: ago(time.Second), BytesTotal: 100 << 30, BytesUsed: 41 << 30, BytesAvailable: 59 << 30, InodesTotal: 6553600, InodesUsed: 196608, InodesAvailable: 6356992},
 				CheckedAt: map[string]time.Time{"node": ago(time.Second)},
 			}),
+			"GET /v1/classes":        answers(classes()),
+			"GET /v1/classes/fast":   answers(classes()[2]),
+			"GET /v1/classes/gp3":    answers(classes()[3]),
+			"GET /v1/classes/broken": answers(classes()[1]),
 			"GET /v1/events": func(r *http.Request) (any, error) {
 				return raw(`{"time":"2026-03-10T03:00:00Z","seq":1,"volume":"data","alloc":"postgres.service","type":"claim-mounted","message":"mounted at /x"}
 {"time":"2026-03-10T03:01:00Z","seq":2,"plugin":"nfs","type":"plugin-exited","message":"exit status 2\nwith \u001b[31m more"}
 `), nil
 			},
 			"GET /v1/plugins/nfs/logs": func(*http.Request) (any, error) { return raw("starting\npanic\n"), nil },
+		},
+	}
+}
+
+// classes returns classes with and without mistakes, sorted by id.
+func classes() []api.Class {
+	return []api.Class{
+		{File: "/etc/volagent/classes.d/-.yaml", Line: 1, Problem: "the file contains no class", Volumes: []string{}},
+		{Spec: api.ClassSpec{ID: "broken"}, File: "/etc/volagent/classes.d/broken.yaml", Line: 3, Problem: `unknown field "sice" in a class (did you mean "size"?)`, Volumes: []string{}},
+		{
+			Spec: api.ClassSpec{
+				ID: "fast", Note: "SSDs for databases", PluginID: "ebs", NamePrefix: "web1-", Size: api.ClassSize{Default: 10 << 30, Min: 1 << 30, Max: 1 << 40},
+				Capabilities: []api.Capability{capability("single-node-writer")}, MountOptions: &api.MountOptions{FSType: "xfs", MountFlags: []string{"noatime"}},
+				Topology: &api.TopologyRequest{Required: []map[string]string{{"zone": "a"}}}, Parameters: map[string]string{"type": "gp3"}, Mutable: map[string]string{"iops": "4000"},
+				Secrets: map[string]api.Secret{"key": {File: "/etc/volagent/secrets/ebs"}}, Reclaim: "delete", Scope: "host", Allow: []string{"fs_type", "reclaim"},
+			},
+			File: "/etc/volagent/classes.d/fast.yaml", PluginID: "ebs", PluginState: "ready", Volumes: []string{"data", "web[0]"},
+		},
+		{
+			Spec: api.ClassSpec{ID: "gp3", Driver: "nfs.csi.k8s.io", Reclaim: "delete"}, File: "/etc/volagent/classes.d/gp3.yaml", PluginID: "nfs", PluginState: "backing-off", Volumes: []string{},
+			Warnings: []string{"the class names Secrets of the cluster, which the agent cannot read"},
 		},
 	}
 }
@@ -154,6 +179,7 @@ func TestScreens(t *testing.T) {
 		"volume_stats":  words("volume stats data", "volume stats data -o yaml"),
 		"claim_list":    words("claim list", "ps -o wide", "ps -q"),
 		"plugin":        words("plugin list", "plugin list -o wide", "plugin status ebs", "plugin status nfs", "plugin status rbd", "plugin status", "plugin logs nfs", "plugin status -q"),
+		"class":         words("class list", "class list -o wide", "class ls -q", "class status fast", "class status", "class show fas", "class show gp3", "class show broken", "class show fats", "class show x", "class status fast -o json", "class show fast -o json"),
 		"node":          words("node status", "status -o wide", "node status -q"),
 		"events":        words("events", "events -o json", "events -o yaml", "events -q"),
 		"version":       words("version", "version -o json", "--version"),

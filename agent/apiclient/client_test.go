@@ -74,6 +74,8 @@ func TestRoutes(t *testing.T) {
 	}{
 		"volumes":      {"[]", func() error { _, err := c.Volumes(ctx); return err }, seen{"GET", "/v1/volumes", "", ""}},
 		"volume":       {"{}", func() error { _, err := c.Volume(ctx, "data[0]"); return err }, seen{"GET", "/v1/volumes/data%5B0%5D", "", ""}},
+		"classes":      {"[]", func() error { _, err := c.Classes(ctx); return err }, seen{"GET", "/v1/classes", "", ""}},
+		"class":        {"{}", func() error { _, err := c.Class(ctx, "fast"); return err }, seen{"GET", "/v1/classes/fast", "", ""}},
 		"wait volume":  {"{}", func() error { _, err := c.WaitVolume(ctx, "d", "free", time.Second); return err }, seen{"GET", "/v1/volumes/d", "for=free&wait=1s", ""}},
 		"register":     {"{}", func() error { _, err := c.RegisterVolume(ctx, spec, false); return err }, seen{"PUT", "/v1/volumes/a%252Fb", "", specBody}},
 		"dry register": {"{}", func() error { _, err := c.RegisterVolume(ctx, spec, true); return err }, seen{"PUT", "/v1/volumes/a%252Fb", "dry_run=true", specBody}},

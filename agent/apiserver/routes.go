@@ -90,6 +90,8 @@ func routes() []route {
 		{"POST /v1/snapshots/groups", true, createGroupSnapshot},
 		{"GET /v1/snapshots/groups/{plugin}/{id}", false, getGroupSnapshot},
 		{"POST /v1/snapshots/groups/{plugin}/{id}/delete", true, deleteGroupSnapshot},
+		{"GET /v1/classes", false, listClasses},
+		{"GET /v1/classes/{id}", false, getClass},
 		{"GET /v1/plugins", false, listPlugins},
 		{"POST /v1/plugins", true, registerPlugin},
 		{"DELETE /v1/plugins/{id}", true, deregisterPlugin},

@@ -38,6 +38,14 @@ func volumeSpec(r *request) api.VolumeSpec {
 	return spec
 }
 
+func listClasses(s *Server, _ *request) action {
+	return func() (any, error) { return s.o.Classes.List(), nil }
+}
+
+func getClass(s *Server, r *request) action {
+	return func() (any, error) { return s.o.Classes.Get(r.PathValue("id")) }
+}
+
 func deregisterVolume(s *Server, r *request) action {
 	force, forget := r.flag("force"), r.flag("forget")
 	return func() (any, error) {

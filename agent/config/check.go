@@ -31,6 +31,7 @@ func (c *Config) check(file configFile) error {
 		{"plugin_dir", func() error { return absolute("plugin_dir", &c.PluginDir) }},
 		{"fence_dir", func() error { return absolute("fence_dir", &c.FenceDir) }},
 		{"volumes_dir", func() error { return absolute("volumes_dir", &c.VolumesDir) }},
+		{"classes_dir", func() error { return absolute("classes_dir", &c.ClassesDir) }},
 		{"node_id", c.checkNodeID},
 		{"log_level", c.checkLogLevel},
 		{"log_format", c.checkLogFormat},

@@ -28,7 +28,8 @@ type Config struct {
 	PluginDir   string `mapstructure:"plugin_dir"`
 	FenceDir    string `mapstructure:"fence_dir"` // the directory of the hooks that switch hosts off
 	VolumesDir  string `mapstructure:"volumes_dir"`
-	NodeID      string `mapstructure:"node_id"` // default: the host name at the first start
+	ClassesDir  string `mapstructure:"classes_dir"` // the directory of the class files
+	NodeID      string `mapstructure:"node_id"`     // default: the host name at the first start
 	LogLevel    string `mapstructure:"log_level"`
 	LogFormat   string `mapstructure:"log_format"`
 
@@ -69,6 +70,7 @@ var settings = []setting{
 	{"plugin_dir", "/etc/volagent/plugins.d", "directory of plugin files", true},
 	{"fence_dir", "/etc/volagent/fence.d", "directory of hooks that switch other hosts off", true},
 	{"volumes_dir", "/etc/volagent/volumes.d", "directory of volume files that the agent registers at start", true},
+	{"classes_dir", "/etc/volagent/classes.d", "directory of class files", true},
 	{"node_id", "", "CSI node id (default the host name at the first start)", true},
 	{"log_level", "info", "log level: trace, debug, info, warn or error", true},
 	{"log_format", "text", "log format: text or json", true},
@@ -104,7 +106,7 @@ func (c *Config) Logger(w io.Writer) hclog.Logger {
 func (c *Config) Describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
-		{"plugin_dir", c.PluginDir}, {"fence_dir", c.FenceDir}, {"volumes_dir", c.VolumesDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
+		{"plugin_dir", c.PluginDir}, {"fence_dir", c.FenceDir}, {"volumes_dir", c.VolumesDir}, {"classes_dir", c.ClassesDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
 		{"stats_interval", c.StatsInterval}, {"events_keep", c.EventsKeep}, {"metrics_address", c.MetricsAddress}, {"docker_socket", c.DockerSocket},
 	} {
 		if _, err := fmt.Fprintf(w, "%s: %q\n", kv[0], kv[1]); err != nil {

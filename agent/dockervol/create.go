@@ -128,7 +128,7 @@ func (s *Service) provide(ctx context.Context, from Caller, want volume.RuntimeV
 
 	switch {
 	case ok && r.Volume.Provision == volume.Provisioned:
-		if o.plugin == "" {
+		if !o.creates() {
 			return false, nil
 		}
 		if differ := o.differs(r.Volume); len(differ) > 0 {
@@ -136,7 +136,7 @@ func (s *Service) provide(ctx context.Context, from Caller, want volume.RuntimeV
 				WithHint("leave these options out to use it as it is (%s), or choose another name", suggest.Command("volctl volume status %s", want.VolumeID))
 		}
 		return false, nil
-	case o.plugin != "":
+	case o.creates():
 		spec := o.spec(want.VolumeID)
 		if from.Shared {
 			spec.Scope = api.ScopeShared
@@ -177,6 +177,6 @@ func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 		rest = id
 	}
 
-	return err.WithHint("register it (%s), or create it: -o plugin=local -o size=1GiB; to list the plugins: %s",
-		"volctl volume register FILE", "volctl plugin list")
+	return err.WithHint("register it (%s), or create it: -o plugin=local -o size=1GiB; to list the plugins and the classes: %s, %s",
+		"volctl volume register FILE", "volctl plugin list", "volctl class list")
 }

@@ -16,6 +16,7 @@ import (
 type options struct {
 	volume   string // id of the registered volume; empty means that the name is the id
 	plugin   string // plugin that creates the volume
+	class    string // class that describes the volume, in place of the plugin
 	readOnly bool
 	writable bool // the option "rw" is set
 	excl     bool
@@ -33,7 +34,7 @@ type options struct {
 
 // known contains the option names that the error for an unknown option lists.
 var known = []string{
-	"volume", "device", "plugin", "size", "fs_type", "mount_flags", "access_mode", "reclaim", "param.NAME", "parameters",
+	"volume", "device", "plugin", "class", "size", "fs_type", "mount_flags", "access_mode", "reclaim", "param.NAME", "parameters",
 	"ro", "rw", "exclusive", "uid", "gid", "mode", "o",
 }
 
@@ -63,9 +64,13 @@ func (p optionParser) parse(opts map[string]string) (options, error) {
 		return o, volume.Errorf(volume.ErrInvalid, "ro and rw contradict each other")
 	case o.plugin != "" && o.volume != "":
 		return o, volume.Errorf(volume.ErrInvalid, "volume and plugin exclude each other: volume uses a registered volume, and plugin creates a new one")
-	case o.plugin == "" && len(o.making) > 0:
+	case o.class != "" && o.volume != "":
+		return o, volume.Errorf(volume.ErrInvalid, "volume and class exclude each other: volume uses a registered volume, and class creates a new one")
+	case o.class != "" && o.plugin != "":
+		return o, volume.Errorf(volume.ErrInvalid, "plugin and class exclude each other: the class names the plugin")
+	case !o.creates() && len(o.making) > 0:
 		return o, volume.Errorf(volume.ErrInvalid, "%s apply only to a new volume", strings.Join(o.making, ", ")).
-			WithHint("give the plugin that creates it: -o plugin=NAME")
+			WithHint("give the plugin that creates it: -o plugin=NAME, or a class: -o class=NAME")
 	}
 
 	return o, o.own.Check()
@@ -153,6 +158,10 @@ func (p optionParser) set(o *options, name, value string) (err error) {
 	case "plugin":
 		o.plugin = value
 		return volume.CheckPluginID(value)
+	case "class":
+		if o.class = value; value == "" {
+			return volume.Errorf(volume.ErrInvalid, "option %q needs the name of a class", name).WithHint("volctl class list")
+		}
 	case "ro":
 		o.readOnly, err = yes(name, value)
 	case "rw":
@@ -232,8 +241,23 @@ func (o options) named(runtime, name string) volume.RuntimeVolume {
 	return v
 }
 
-// spec returns the specification of a new volume.
+// creates reports whether the options describe a new volume.
+func (o options) creates() bool { return o.plugin != "" || o.class != "" }
+
+// spec returns the specification of a new volume. With a class, it contains only what the options
+// name, because the class decides about the rest. Containers need a file system.
 func (o options) spec(id string) api.VolumeSpec {
+	if o.class != "" {
+		s := api.VolumeSpec{
+			ID: id, Class: o.class, CapacityMin: o.size, Parameters: o.params, Reclaim: o.reclaim,
+			Capabilities: []api.Capability{{AccessMode: string(o.access), AttachmentMode: string(call.FileSystem)}},
+		}
+		if o.fsType != "" || len(o.flags) > 0 {
+			s.MountOptions = &api.MountOptions{FSType: o.fsType, MountFlags: o.flags}
+		}
+		return s
+	}
+
 	return api.VolumeSpec{
 		ID: id, Name: id, PluginID: o.plugin, CapacityMin: o.size, Capabilities: []api.Capability{{AccessMode: string(o.access)}},
 		MountOptions: &api.MountOptions{FSType: o.fsType, MountFlags: o.flags}, Parameters: o.params, Reclaim: o.reclaim,
@@ -250,7 +274,9 @@ func (o options) differs(v volume.Volume) (texts []string) {
 	}
 
 	has := max(v.Capacity, v.CapacityMin)
-	unless(o.plugin == v.PluginID, "plugin", v.PluginID, o.plugin)
+	unless(o.plugin == "" || o.plugin == v.PluginID, "plugin", v.PluginID, o.plugin)
+	// A volume without a class may have been created with one by an older agent.
+	unless(o.class == "" || v.Class == "" || o.class == v.Class, "class", v.Class, o.class)
 	if o.size > has {
 		texts = append(texts, "size: "+volume.Size(has)+" → "+volume.Size(o.size))
 	}

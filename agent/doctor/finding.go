@@ -34,6 +34,7 @@ const (
 	HostHalted = "agent-halted"
 
 	VolumeFile     = "volume-file"
+	ClassFile      = "class-file"
 	MetricsAddress = "metrics-address"
 
 	MountUnexplained = "mount-unexplained"
@@ -97,7 +98,7 @@ const (
 
 // Kinds lists all kinds of findings.
 var Kinds = slices.Concat([]string{
-	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DBForeign, DiskFull, NotLooked, HostHalted, VolumeFile, MetricsAddress,
+	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DBForeign, DiskFull, NotLooked, HostHalted, VolumeFile, ClassFile, MetricsAddress,
 	MountUnexplained, MountInside, MountMissing, MountDead, MountHung, MountOther, MountUnreadable, StagedUnclaimed, LeftoverEmpty, LeftoverData,
 	NoteStray, NoteMissing, NoteBad,
 	VolumeStuck, VolumeDegraded, VolumeWaits, VolumePendingCalls, VolumeUnseen, VolumeLeftover, ExpansionRefused, OwnerUnknown, TestLeft,

@@ -201,7 +201,7 @@ type System struct {
 
 // Unmet is a setting that the agent could not apply.
 type Unmet struct {
-	Kind    string // VolumeFile or MetricsAddress
+	Kind    string // VolumeFile, ClassFile or MetricsAddress
 	Subject string // the path of a file, or "agent"
 	Why     string
 	Do      string

@@ -127,6 +127,8 @@ func entries(p Picture, f *findings) {
 		id := fstab.VolumeOf(e)
 		plugin, known := volumes[id]
 		switch {
+		case !known && e.Has("class"):
+			// The first mount creates the volume.
 		case !known && volume.CheckID("volume id", id) == nil:
 			f.add(fstab.BadVolume, Problem, e.Dir, e.Dir).what("%s: there is no volume %s", e.Place(), quote(id)).
 				then("nothing is mounted at %s", e.Dir).do("volctl volume list")
@@ -145,6 +147,8 @@ func unmet(p Picture, f *findings) {
 		switch u.Kind {
 		case VolumeFile:
 			g.what("%s, %s", u.Subject, u.Why).then("the agent does not apply this file to its volume")
+		case ClassFile:
+			g.what("%s, %s", u.Subject, u.Why).then("no volume can be created with this class")
 		default:
 			g.what("%s", u.Why).then("a reader of the metrics at this address does not see this host")
 		}

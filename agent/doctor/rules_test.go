@@ -312,6 +312,12 @@ func TestRules(t *testing.T) {
 		"volume file": {func(p *Picture) {
 			p.Unmet = []Unmet{{Kind: VolumeFile, Subject: "/v/a.yaml", Why: "line 2: no such field", Do: "mend it"}}
 		}, []string{"volume-file:/v/a.yaml"}, "/v/a.yaml, line 2: no such field", false},
+		"class file": {func(p *Picture) {
+			p.Unmet = []Unmet{{Kind: ClassFile, Subject: "/c/fast.yaml", Why: "line 2: no such field", Do: "correct it"}}
+		}, []string{"class-file:/c/fast.yaml"}, "/c/fast.yaml, line 2: no such field", false},
+		"fstab with a class": {func(p *Picture) {
+			p.Entries = []fstab.Entry{{File: "/etc/fstab", Line: 3, Volume: "new", Dir: "/a", Options: []string{"class=fast"}}}
+		}, nil, "", false},
 		"metrics address": {func(p *Picture) {
 			p.Unmet = []Unmet{{Kind: MetricsAddress, Subject: "agent", Why: "cannot serve the metrics", Do: "ss -ltnp"}}
 		}, []string{"metrics-address:agent"}, "ss -ltnp", false},

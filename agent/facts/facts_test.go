@@ -98,14 +98,15 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestUnmet checks that the problems of two settings become facts of two different kinds.
+// TestUnmet checks that the problems of each setting become facts of a kind of their own.
 func TestUnmet(t *testing.T) {
 	problem := func(words string) func() []api.Problem {
 		return func() []api.Problem { return []api.Problem{{Subject: "s", Message: words, Command: "fix"}} }
 	}
-	c := &collector{Options{VolumeFiles: problem("no such plugin"), MetricsAddress: problem("cannot listen")}}
+	c := &collector{Options{VolumeFiles: problem("no such plugin"), ClassFiles: problem("no such field"), MetricsAddress: problem("cannot listen")}}
 	want := []doctor.Unmet{
 		{Kind: doctor.VolumeFile, Subject: "s", Why: "no such plugin", Do: "fix"},
+		{Kind: doctor.ClassFile, Subject: "s", Why: "no such field", Do: "fix"},
 		{Kind: doctor.MetricsAddress, Subject: "s", Why: "cannot listen", Do: "fix"},
 	}
 	if diff := cmp.Diff(want, c.unmet()); diff != "" {

@@ -53,9 +53,9 @@ type Options struct {
 	Containers Containers
 	Cluster    *Cluster // nil without a cluster
 
-	// VolumeFiles and MetricsAddress return the problems with the volume files and the metrics
-	// address.
-	VolumeFiles, MetricsAddress func() []api.Problem
+	// VolumeFiles, ClassFiles and MetricsAddress return the problems with the volume files, the class
+	// files and the metrics address.
+	VolumeFiles, ClassFiles, MetricsAddress func() []api.Problem
 }
 
 // collector collects the facts that need more than one function call.
@@ -87,6 +87,9 @@ func (c *collector) tests() (all []doctor.Test) {
 func (c *collector) unmet() (all []doctor.Unmet) {
 	for _, p := range c.o.VolumeFiles() {
 		all = append(all, doctor.Unmet{Kind: doctor.VolumeFile, Subject: p.Subject, Why: p.Message, Do: p.Command})
+	}
+	for _, p := range c.o.ClassFiles() {
+		all = append(all, doctor.Unmet{Kind: doctor.ClassFile, Subject: p.Subject, Why: p.Message, Do: p.Command})
 	}
 	for _, p := range c.o.MetricsAddress() {
 		all = append(all, doctor.Unmet{Kind: doctor.MetricsAddress, Subject: p.Subject, Why: p.Message, Do: p.Command})

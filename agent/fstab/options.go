@@ -22,6 +22,7 @@ type Option struct {
 var Options = slices.Concat([]Option{
 	{"alloc", some}, {"access_mode", oneOf(accessModes)}, {"attachment_mode", oneOf(attachmentModes)}, {"per_alloc", number},
 	{"uid", some}, {"gid", some}, {"mode", octal}, {"mount_flag", some}, {"timeout", duration},
+	{"class", some}, {"size", some},
 	{"comment", anything}, {"helper", anything}, {"uhelper", anything},
 }, plain("ro", "rw", "recursive", "nonempty", "noimmutable",
 	"nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime", "nodiratime", "diratime",

@@ -28,6 +28,10 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	if err := s.checkSpec(spec); err != nil {
 		return failed(err)
 	}
+	if spec.Class != "" {
+		return failed(volume.Errorf(volume.ErrInvalid, "volume %q has a class, but a class is only for new volumes", spec.ID).
+			WithHint("create it (volctl volume create FILE), or leave the class out"))
+	}
 
 	spec = s.scoped(spec)
 	if err := s.checkScope(spec); err != nil {

@@ -15,7 +15,7 @@ var reader = Caller{Peer: peer.Peer{UID: 1000, PID: 8, Known: true}}
 
 // reading lists the methods that a caller without write permission may call.
 var reading = []string{
-	"Claims.Get", "Claims.List", "Cluster.Host", "Cluster.Hosts", "Cluster.Volume", "Cluster.Volumes", "Doctor.Examine", "Events.After", "Events.Read", "Node.Health", "Node.Status",
+	"Claims.Get", "Claims.List", "Classes.Get", "Classes.List", "Cluster.Host", "Cluster.Hosts", "Cluster.Volume", "Cluster.Volumes", "Doctor.Examine", "Events.After", "Events.Read", "Node.Health", "Node.Status",
 	"Plugins.Get", "Plugins.List", "Snapshots.Group", "Snapshots.List",
 	"Storage.Capacity", "Storage.Health", "Storage.Report", "Storage.Stats", "Storage.Volumes", "Volumes.Get", "Volumes.List",
 }

@@ -15,7 +15,7 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 	v := api.Volume{
 		Spec: toSpec(r.Volume), State: string(e.State), Summary: e.Summary, Notes: e.Notes,
 		Driver: r.Volume.Driver, PluginState: obs.Plugin.State, PluginVersion: obs.Plugin.Info.Version,
-		Created: r.Volume.Created, Capacity: r.Volume.Capacity, Topologies: r.Volume.Topologies,
+		Created: r.Volume.Created, Class: r.Volume.Class, Capacity: r.Volume.Capacity, Topologies: r.Volume.Topologies,
 		RegisteredAt: r.Volume.RegisteredAt, Modifying: r.Volume.Modifying,
 		Controller: obs.Plugin.Info.Caps.Attach || r.Node.Uses.Attach,
 		Attached:   r.Node.Attached.String(), Staged: r.Node.Staged.String(),

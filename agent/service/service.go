@@ -28,6 +28,7 @@ type Options struct {
 	Queue     Queue
 	Plugins   PluginSet
 	Tests     Tester
+	Classes   ClassFiles
 	Drainer   Drainer
 	State     Backups
 	Owners    volume.Owners
@@ -46,6 +47,7 @@ type Service struct {
 	Storage   Storage
 	Snapshots Snapshots
 	Plugins   Plugins
+	Classes   Classes
 	Tests     Tests
 	Node      Node
 	Cluster   Cluster
@@ -59,10 +61,11 @@ func New(o Options) *Service {
 	v := view{records: o.Records, queue: o.Queue, plugins: o.Plugins, reports: o.Storage, owners: o.Owners}
 	return &Service{
 		Claims:    Claims{v, o.Claims},
-		Volumes:   Volumes{v, o.Volumes},
+		Volumes:   Volumes{v, o.Volumes, o.Classes},
 		Storage:   Storage{v, o.Storage},
 		Snapshots: Snapshots{v, o.Snapshots},
 		Plugins:   Plugins{v, o.Plugins},
+		Classes:   Classes{v, o.Classes},
 		Tests:     Tests{Plugins{v, o.Plugins}, o.Tests},
 		Node:      Node{v, o.Node, o.Drainer, o.Plugins},
 		Cluster:   Cluster{v, o.Overview, o.Mover, o.Self},

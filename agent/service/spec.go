@@ -16,7 +16,7 @@ func Volume(s api.VolumeSpec) volume.Volume {
 		SnapshotID: s.SnapshotID, CloneID: s.CloneID, CapacityMin: s.CapacityMin, CapacityMax: s.CapacityMax,
 		Parameters: s.Parameters, Mutable: s.Mutable, Context: s.Context, Reclaim: cmp.Or(s.Reclaim, api.ReclaimRetain),
 		Shared: s.Scope == api.ScopeShared, AnyScope: s.Scope == "", Boot: s.Boot,
-		Takeover: volume.Takeover(s.Takeover),
+		Takeover: volume.Takeover(s.Takeover), Class: s.Class,
 	}
 	if s.Boot == api.BootWait {
 		v.Boot = volume.BootWait

@@ -34,7 +34,8 @@ type Provisioner interface {
 // Volumes answers requests about volumes.
 type Volumes struct {
 	view
-	do Provisioner
+	do      Provisioner
+	classes ClassFiles
 }
 
 // List returns all volumes, sorted by id.
@@ -116,8 +117,17 @@ func (v Volumes) Register(ctx context.Context, by Caller, spec api.VolumeSpec, d
 }
 
 // Create creates a volume at the plugin and registers it. With dry, it only reports the result.
-// While the plugin is busy, Create repeats the call, for at most the duration wait.
+// While the plugin is busy, Create repeats the call, for at most the duration wait. If the request
+// names a class, the class supplies the fields that the request leaves out.
 func (v Volumes) Create(ctx context.Context, by Caller, spec api.VolumeSpec, dry bool, wait time.Duration) (api.VolumeResult, error) {
+	if err := by.CheckWrite(); err != nil {
+		return api.VolumeResult{}, err
+	}
+	spec, err := v.classified(ctx, spec)
+	if err != nil {
+		return api.VolumeResult{}, asAPI(err)
+	}
+
 	return v.change(ctx, by, spec.PluginID, spec.ID, func() (volume.Record, volume.Change, error) {
 		return v.do.CreateWithin(ctx, Volume(spec), dry, wait)
 	})

@@ -19,7 +19,7 @@ type Queue interface {
 // Tests reports whether a test of a plugin is running.
 type Tests interface{ Testing(pluginID string) bool }
 
-// Files reports problems with volume files.
+// Files reports problems with volume files, or with class files.
 type Files interface{ Problems() []api.Problem }
 
 // Reports returns the last report of a plugin about a volume.
@@ -44,6 +44,7 @@ type Service struct {
 	Queue   Queue
 	Tests   Tests
 	Files   Files
+	Classes Files
 	Volumes Reports
 	Host    Host
 	Cluster func() *api.NodeCluster // returns nil without a cluster

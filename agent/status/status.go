@@ -46,6 +46,7 @@ func (s *Service) Node() api.Node {
 	n.Problems = append(n.Problems, s.full()...)
 	n.Problems = append(n.Problems, s.Unscraped()...)
 	n.Problems = append(n.Problems, s.Files.Problems()...)
+	n.Problems = append(n.Problems, s.Classes.Problems()...)
 	n.Problems = append(n.Problems, s.leftovers()...)
 	n.Problems = append(n.Problems, s.cutTests()...)
 	n.Problems = append(n.Problems, s.Plugins.Deadlocks()...)

@@ -50,7 +50,7 @@ func service(t *testing.T, host quiet, fill func(*statedb.Tx)) *Service {
 	set := plugins.Set{Usage: plugins.Usage{Records: store}, Supervisor: supervisor.New(supervisor.Options{
 		Store: records.Plugins{Store: store}, Registry: records.Plugins{Store: store}, Logger: hclog.NewNullLogger(),
 	})}
-	return &Service{NodeID: "n", DataDir: dir, Records: store, Plugins: set, Queue: host, Tests: host, Files: host, Volumes: host, Host: host, Cluster: func() *api.NodeCluster { return nil }}
+	return &Service{NodeID: "n", DataDir: dir, Records: store, Plugins: set, Queue: host, Tests: host, Files: host, Classes: host, Volumes: host, Host: host, Cluster: func() *api.NodeCluster { return nil }}
 }
 
 // TestNode checks which facts in the state database appear as problems of the node.

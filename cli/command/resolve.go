@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/volagent/volagent/agent/api"
@@ -34,6 +35,39 @@ func CheckPluginID(id string) error {
 		return Usage("volctl plugin list", "%v", err)
 	}
 	return nil
+}
+
+// CheckClassID returns a usage error for an invalid id of a class before volctl sends a request.
+func CheckClassID(id string) error {
+	if err := spec.CheckClassID(id); err != nil {
+		return Usage("volctl class list", "%v", err)
+	}
+	return nil
+}
+
+// FindClass returns the class with the given id. The argument may also be the beginning of an id, if
+// only one id begins with it. Commands that change something must not use FindClass.
+func FindClass(ctx context.Context, client *apiclient.Client, id string) (*api.Class, error) {
+	if err := CheckClassID(id); err != nil {
+		return nil, err
+	}
+
+	c, err := client.Class(ctx, id)
+	if !IsNotFound(err) {
+		return c, err
+	}
+
+	ids, listErr := ClassIDs(ctx, client)
+	if listErr != nil {
+		return nil, listErr
+	}
+
+	full, err := complete("class", id, ids, err)
+	if err != nil {
+		return nil, err
+	}
+
+	return client.Class(ctx, full)
 }
 
 // FindVolume returns the volume with the given id. The argument may also be the beginning of an id,
@@ -215,6 +249,33 @@ func ExplainPlugin(ctx context.Context, client *apiclient.Client, err error, plu
 	}
 
 	return nearby(err, "plugin", plugin, ids)
+}
+
+// ExplainClass adds similar ids of classes to the not-found error of a request that names a class.
+func ExplainClass(ctx context.Context, client *apiclient.Client, err error, class string) error {
+	if !IsNotFound(err) {
+		return err
+	}
+
+	ids, listErr := ClassIDs(ctx, client)
+	if listErr != nil || slices.Contains(ids, class) {
+		return err
+	}
+
+	return nearby(err, "class", class, ids)
+}
+
+// ClassIDs lists the ids of all classes, without duplicates. A class whose file contains no valid id
+// is missing.
+func ClassIDs(ctx context.Context, client *apiclient.Client) ([]string, error) {
+	classes, err := client.Classes(ctx)
+	ids := []string{}
+	for _, c := range classes {
+		if c.Spec.ID != "" && !slices.Contains(ids, c.Spec.ID) {
+			ids = append(ids, c.Spec.ID)
+		}
+	}
+	return ids, err
 }
 
 // VolumeIDs lists the ids of all volumes.

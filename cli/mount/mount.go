@@ -130,9 +130,10 @@ func (m *mounting) said(done *result) string {
 //     until the agent has answered, because the agent binds the volume on that very directory.
 //  2. It reaches the agent. With _netdev, it waits for the agent to start.
 //  3. If a volume is mounted there already, it must belong to the same claim.
-//  4. It makes the claim and waits for the mount. This process is the claim's owner until the mount
+//  4. It creates the volume if it is missing and the options name a class.
+//  5. It makes the claim and waits for the mount. This process is the claim's owner until the mount
 //     exists, so nothing remains if this process ends early.
-//  5. It tells libmount that umount(8) must call umount.csi for this mount.
+//  6. It tells libmount that umount(8) must call umount.csi for this mount.
 func (m *mounting) mount(ctx context.Context, client *apiclient.Client, out *output.Printer) (*result, error) {
 	deadline := time.Now().Add(m.Timeout)
 	bounded, cancel := context.WithDeadline(ctx, deadline.Add(Grace))
@@ -166,6 +167,10 @@ func (m *mounting) mount(ctx context.Context, client *apiclient.Client, out *out
 		if err := m.mine(bounded, client, point); err != nil {
 			return nil, what(err)
 		}
+	}
+
+	if err := m.provide(bounded, client, out, deadline); err != nil {
+		return nil, what(err)
 	}
 
 	claim, err := m.claim(ctx, client, out, point, time.Until(deadline))
@@ -299,6 +304,8 @@ type csi. Options:
   uid=, gid=, mode=        owner, group and mode of the volume's root
   recursive                apply them to everything in the volume, unless its root has them already
   mount_flag=OPTION        option for the plugin; may be repeated
+  class=CLASS              create the volume with this class if it does not exist yet
+  size=SIZE                size of such a new volume, as in 10GiB (default the class's)
   timeout=TIME             how long to wait for the mount (default 1m20s)
   nonempty                 mount over a directory that is not empty
   noimmutable              leave DIR writable while nothing is mounted there

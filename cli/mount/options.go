@@ -32,6 +32,11 @@ type Options struct {
 	Timeout  time.Duration
 	nonEmpty bool
 
+	// class is the class with which a missing volume is created. It is empty if the volume must
+	// exist. size is the size of such a volume in bytes; 0 means that the class decides.
+	class string
+	size  int64
+
 	// network is set by _netdev. The command then waits for an agent that does not answer yet.
 	network bool
 
@@ -60,6 +65,8 @@ var valued = map[string]func(o *Options, value string) error{
 	"mode":       func(o *Options, v string) error { o.own.Mode = v; return nil },
 	"mount_flag": func(o *Options, v string) error { o.req.MountFlags = append(o.req.MountFlags, v); return nil },
 	"timeout":    (*Options).setTimeout,
+	"class":      (*Options).setClass,
+	"size":       (*Options).setSize,
 }
 
 // plain lists the options that take no value.
@@ -113,6 +120,10 @@ func ReadOptions(texts []string) (*Options, error) {
 		if flag := o.vfs[key]; flag != "" {
 			o.req.AtFlags = append(o.req.AtFlags, flag)
 		}
+	}
+
+	if o.class == "" && o.size != 0 {
+		return nil, command.Usage("name the class too: class=NAME", "the option %q is for a new volume", "size")
 	}
 
 	var err error
@@ -173,6 +184,18 @@ func (o *Options) setPerAlloc(value string) error {
 		return command.Usage("per_alloc=0", "per_alloc needs the number of an alloc, not %q", value)
 	}
 	o.PerAlloc = &n
+	return nil
+}
+
+func (o *Options) setClass(value string) error {
+	o.class = value
+	return command.CheckClassID(value)
+}
+
+func (o *Options) setSize(value string) (err error) {
+	if o.size, err = spec.ParseSize(value); err != nil {
+		return command.Usage("size=10GiB", "%v", err)
+	}
 	return nil
 }
 

@@ -21,30 +21,35 @@ import (
 )
 
 type createOptions struct {
-	plugin, size, accessMode, attachmentMode, fsType string
-	params, mutable, mountFlags, secrets             []string
-	snapshot, clone                                  string
-	timeout                                          time.Duration
-	specs                                            []api.VolumeSpec
+	plugin, class, size, accessMode, attachmentMode, fsType string
+	params, mutable, mountFlags, secrets                    []string
+	snapshot, clone                                         string
+	timeout                                                 time.Duration
+	specs                                                   []api.VolumeSpec
 }
 
 // withoutFile lists the flags that describe a volume. They must not be combined with a volume file.
-var withoutFile = []string{"plugin", "size", "param", "mutable-param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret", "snapshot", "clone"}
+var withoutFile = []string{"plugin", "class", "size", "param", "mutable-param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret", "snapshot", "clone"}
 
 func newCreate(a *command.App) *cobra.Command {
 	var o createOptions
 	cmd := &cobra.Command{
-		Use: "create FILE|- | create ID --plugin P", Short: "Create volumes with a plugin",
+		Use: "create FILE|- | create ID --plugin P | create ID --class C", Short: "Create volumes with a plugin",
 		Long: `Create the volumes of a file (- is stdin), or one volume that flags describe. The plugin creates
 several volumes one after the other, and continues after a failure. The command changes no
 existing volume. If an existing volume matches the description, it stays as it is, with exit code
 0. If it differs, it is refused with exit code 4, and the command shows each difference.
+
+With --class, or the key class in the file, a class of this host supplies the plugin and every
+field that the request leaves out, and limits the size. volctl class list shows the classes. The
+file may also contain PersistentVolumeClaims of Kubernetes; storageClassName is then the class.
 
 With --snapshot or --clone, or the same keys in the file, the plugin fills the volume from a
 snapshot, or from another volume, of the same plugin. If the plugin is still busy with it, the
 agent asks again until --timeout. To continue after that, run the same command again.`,
 		Example: `  volctl volume create data.yaml
   volctl volume create data --plugin local --size 10GiB --param type=image
+  volctl volume create data --class fast --size 20GiB
   volctl volume create copy --plugin local --clone data`,
 		Args: command.Exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,7 +66,7 @@ agent asks again until --timeout. To continue after that, run the same command a
 
 			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) (err error) {
 				if described != "" {
-					o.specs, err = o.describe(args[0])
+					o.specs, err = o.describe(args[0], cmd.Flags().Changed)
 				} else {
 					o.specs, err = a.ReadSpecs(ctx, args[0])
 					err = meantID(args[0], err)
@@ -79,6 +84,7 @@ agent asks again until --timeout. To continue after that, run the same command a
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.plugin, "plugin", "", "`PLUGIN` that creates the volume")
+	f.StringVar(&o.class, "class", "", "`CLASS` that describes the volume, in place of --plugin")
 	f.StringVar(&o.size, "size", "", "minimum `SIZE` of the volume, as in 10GiB")
 	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` parameter for the plugin; may be repeated")
 	f.StringArrayVar(&o.mutable, "mutable-param", nil, "`KEY=VALUE` parameter that volume modify can change; may be repeated")
@@ -92,6 +98,7 @@ agent asks again until --timeout. To continue after that, run the same command a
 	command.DurationVar(f, &o.timeout, "timeout", copyTimeout, "how long to ask a busy plugin again, for each volume")
 	command.CompleteFlag(a, cmd, "clone", command.VolumeIDs)
 	command.CompleteFlag(a, cmd, "plugin", command.PluginIDs)
+	command.CompleteFlag(a, cmd, "class", command.ClassIDs)
 	command.CompleteChoice(cmd, "access-mode", spec.AccessModes())
 	command.CompleteChoice(cmd, "attachment-mode", spec.AttachmentModes())
 	command.NomadFlags(f, "detach", "verbose", "namespace", "policy-override")
@@ -114,16 +121,14 @@ func meantID(file string, err error) error {
 	return command.Failed(command.Hinted(e, "without a file: "+suggest.Command("volctl volume create %s --plugin local", file)), "read %q", file)
 }
 
-// describe builds the spec of a volume from the flags.
-func (o *createOptions) describe(id string) ([]api.VolumeSpec, error) {
-	s := api.VolumeSpec{ID: id, PluginID: o.plugin, SnapshotID: o.snapshot, CloneID: o.clone}
+// describe builds the spec of a volume from the flags. The function given reports whether the user
+// has given a flag.
+func (o *createOptions) describe(id string, given func(flag string) bool) ([]api.VolumeSpec, error) {
+	s := api.VolumeSpec{ID: id, PluginID: o.plugin, Class: o.class, SnapshotID: o.snapshot, CloneID: o.clone}
 	if err := command.CheckVolumeID(id); err != nil {
 		return nil, err
 	}
-	if o.plugin == "" {
-		return nil, command.Usage("volctl plugin list", "--plugin is needed to create a volume without a file")
-	}
-	if err := command.CheckPluginID(o.plugin); err != nil {
+	if err := o.checkMaker(); err != nil {
 		return nil, err
 	}
 	if o.snapshot != "" && o.clone != "" {
@@ -142,7 +147,7 @@ func (o *createOptions) describe(id string) ([]api.VolumeSpec, error) {
 		return nil, err
 	}
 
-	s.Capabilities = []api.Capability{{AccessMode: o.accessMode, AttachmentMode: o.attachmentMode}}
+	s.Capabilities = o.capabilities(given)
 	if o.fsType != "" || len(o.mountFlags) > 0 {
 		s.MountOptions = &api.MountOptions{FSType: o.fsType, MountFlags: o.mountFlags}
 	}
@@ -159,6 +164,40 @@ func (o *createOptions) describe(id string) ([]api.VolumeSpec, error) {
 	}
 
 	return []api.VolumeSpec{s}, nil
+}
+
+// checkMaker checks the flag that names the plugin, or a class with a plugin.
+func (o *createOptions) checkMaker() error {
+	switch {
+	case o.class != "" && o.plugin != "":
+		return command.Usage("", "--class and --plugin exclude each other: the class names the plugin")
+	case o.class != "":
+		return command.CheckClassID(o.class)
+	case o.plugin == "":
+		return command.Usage("volctl plugin list", "--plugin or --class is needed to create a volume without a file")
+	default:
+		return command.CheckPluginID(o.plugin)
+	}
+}
+
+// capabilities returns the only capability of the volume. With a class, it contains only the modes
+// that the user has given, because the class decides about the others.
+func (o *createOptions) capabilities(given func(flag string) bool) []api.Capability {
+	c := api.Capability{AccessMode: o.accessMode, AttachmentMode: o.attachmentMode}
+	if o.class == "" {
+		return []api.Capability{c}
+	}
+
+	if !given("access-mode") {
+		c.AccessMode = ""
+	}
+	if !given("attachment-mode") {
+		c.AttachmentMode = ""
+	}
+	if c == (api.Capability{}) {
+		return nil
+	}
+	return []api.Capability{c}
 }
 
 func runCreate(ctx context.Context, o createOptions, client *apiclient.Client, out *output.Printer) error {
@@ -186,7 +225,7 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 		}
 
 		if err != nil {
-			errs = append(errs, command.Failed(command.ExplainPlugin(ctx, client, err, s.PluginID), "%s volume %q", verb, s.ID))
+			errs = append(errs, command.Failed(explain(ctx, client, err, s), "%s volume %q", verb, s.ID))
 			continue
 		}
 
@@ -216,6 +255,14 @@ func asked(r *api.VolumeResult) string {
 		return ""
 	}
 	return fmt.Sprintf(", asked for %d bytes", least)
+}
+
+// explain adds similar ids to the not-found error of a request about a volume.
+func explain(ctx context.Context, client *apiclient.Client, err error, s api.VolumeSpec) error {
+	if s.Class != "" {
+		return command.ExplainClass(ctx, client, err, s.Class)
+	}
+	return command.ExplainPlugin(ctx, client, err, s.PluginID)
 }
 
 // sayResult prints the result for a volume as a sentence.

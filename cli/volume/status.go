@@ -92,6 +92,9 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
 	}
 
 	lines = append(lines, output.Named("Plugin", output.Joined(" ", plugin, v.PluginState), v.Spec.ExternalID, output.Joined(" ", out.Source(v.MountSource), v.FSType)))
+	if v.Class != "" {
+		lines = append(lines, output.Named("Class", v.Class))
+	}
 	lines = append(lines, clusterLines(v, out)...)
 	lines = append(lines, modeLines(v)...)
 	lines = append(lines, storageLines(v)...)

@@ -82,7 +82,7 @@ func runValidate(ctx context.Context, o validateOptions, client *apiclient.Clien
 				return command.Failed(err, "use volume %q", s.ID)
 			}
 			if err != nil {
-				errs = append(errs, command.Failed(command.ExplainPlugin(ctx, client, err, s.PluginID), "use volume %q", s.ID))
+				errs = append(errs, command.Failed(explain(ctx, client, err, s), "use volume %q", s.ID))
 				continue
 			}
 

@@ -289,6 +289,8 @@ const (
 // request. The capacity of the volume must be at least capacity_min and, if capacity_max is set, at
 // most capacity_max.
 //
+// The class is compared only if both have one, because an older agent does not store it.
+//
 // A request may omit the context, because the plugin determines the context. It may also omit the
 // mutable parameters and the fields that cannot change: name, source, parameters and
 // topology_request. All other omitted fields have their default values.
@@ -297,6 +299,7 @@ func (v Volume) Differences(request Volume) []string {
 
 	d.unless(request.Name == "" || request.Name == v.Name, "name", v.Name, request.Name)
 	d.unless(request.PluginID == v.PluginID, "plugin_id", v.PluginID, request.PluginID)
+	d.unless(request.Class == "" || v.Class == "" || request.Class == v.Class, "class", v.Class, request.Class)
 	d.unless(request.SnapshotID == "" || request.SnapshotID == v.SnapshotID, "snapshot_id", v.SnapshotID, request.SnapshotID)
 	d.unless(request.CloneID == "" || request.CloneID == v.CloneID, "clone_id", v.CloneID, request.CloneID)
 	d.capacity(v, request)

@@ -41,6 +41,12 @@ type Volume struct {
 	Secrets      map[string]call.SecretRef `json:"secrets,omitempty"`
 	Reclaim      string                    `json:"reclaim,omitempty"`
 
+	// Class is the class that the volume was created with. It only informs people and recognises a
+	// repeated create. It is empty for other volumes, and in a record that an older agent has
+	// written since. In a request to create a volume, the other fields already have the values of
+	// the class.
+	Class string `json:"class,omitempty"`
+
 	// Modifying holds the new values of mutable parameters, if a modify may not have finished. Each
 	// of these parameters has either its value in Mutable or its value here.
 	Modifying map[string]string `json:"modifying,omitempty"`
