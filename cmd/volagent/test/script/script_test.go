@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 // host. In addition to testscript's own commands, the scripts have these commands:
 //
 //	exits CODE PROGRAM ARG…   the program must end with that exit code
-//	agent kill|stop|start     kill -9 the agent, stop it cleanly, start it again
+//	agent kill|stop|start|reload   kill -9 the agent, stop it cleanly, start it again, reload it
 //	mounted PATH, ! mounted   whether a path is a mount point
 //	nomounts                  nothing is mounted below the host's directory
 func TestScripts(t *testing.T) {
@@ -32,6 +32,7 @@ func TestScripts(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			h := harness.NewHost(t)
+			h.MoreArgs = []string{"--classes-dir", filepath.Join(h.Dir, "classes.d")}
 			h.Start("local")
 			testscript.Run(t, testscript.Params{
 				Files: []string{file},
@@ -73,7 +74,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 func scriptAgent(h *harness.Host) scriptCommand {
 	return func(ts *testscript.TestScript, _ bool, args []string) {
 		if len(args) != 1 {
-			ts.Fatalf("usage: agent kill|stop|start")
+			ts.Fatalf("usage: agent kill|stop|start|reload")
 		}
 		switch args[0] {
 		case "kill":
@@ -82,6 +83,8 @@ func scriptAgent(h *harness.Host) scriptCommand {
 			ts.Check(h.Signal(syscall.SIGTERM))
 		case "start":
 			h.Start("local")
+		case "reload":
+			ts.Check(h.Cmd.Process.Signal(syscall.SIGHUP))
 		default:
 			ts.Fatalf("unknown: agent %s", args[0])
 		}
