@@ -1,7 +1,9 @@
 package spec_test
 
 import (
+	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -242,4 +244,26 @@ func FuzzReadClass(f *testing.F) {
 			t.Errorf("%v: %s became %s", err, text, twice)
 		}
 	})
+}
+
+// TestDocumentedClasses checks that ReadClass accepts every class file in the documentation.
+func TestDocumentedClasses(t *testing.T) {
+	page, err := os.ReadFile("../../docs/classes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	for _, file := range files {
+		if _, err := spec.ReadClass("docs.yaml", []byte(file[1]), "fast"); err != nil {
+			t.Errorf("%v in\n%s", err, file[1])
+		}
+	}
+	if len(files) == 0 {
+		t.Error("the page shows no class file")
+	}
+	for _, field := range spec.Replaceable() {
+		if !strings.Contains(string(page), "`"+field+"`") {
+			t.Errorf("the page does not name %s", field)
+		}
+	}
 }
