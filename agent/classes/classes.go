@@ -151,10 +151,10 @@ func (c *Classes) Problems() (all []api.Problem) {
 // fixIt is the hint for a mistake in a class file.
 const fixIt = "fix it, then: systemctl reload volagent"
 
-// Spec returns the complete specification of a volume for a request that names a class. Its errors
-// are volume.ErrNotFound for an unknown class, volume.ErrRefused for a class with a mistake and for
-// a request that the class does not permit, and volume.ErrPluginUnavailable for a plugin that has
-// not reported its driver yet.
+// Spec returns the complete specification of a volume for a request that names a class. It returns
+// volume.ErrNotFound for an unknown class. It returns volume.ErrRefused for a class with a mistake,
+// and for a request that the class does not permit. It returns volume.ErrPluginUnavailable if the
+// plugin has not reported its driver yet.
 func (c *Classes) Spec(request api.VolumeSpec) (api.VolumeSpec, error) {
 	e, err := c.find(request.Class)
 	if err != nil {

@@ -261,8 +261,8 @@ func sized(c class, out api.VolumeSpec) (api.VolumeSpec, error) {
 }
 
 // Again returns the specification for a repeated request to create a volume that was created with
-// the same class. Fields that the request leaves out have their values of the existing volume, so
-// that a later change of the class does not make an existing volume differ from its request.
+// the same class. Fields that the request leaves out have the values of the existing volume. A later
+// change of the class therefore makes no existing volume differ from its request.
 func (*Classes) Again(had, request api.VolumeSpec) api.VolumeSpec {
 	out := had
 	out.Class, out.ExternalID, out.Context = request.Class, "", nil

@@ -25,12 +25,12 @@ type registrar struct {
 // Register adds an existing storage volume to the records of the agent. If the volume is already
 // registered, Register applies the changed volume file to it. With dry, it only reports the change.
 func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
-	if err := s.checkSpec(spec); err != nil {
-		return failed(err)
-	}
 	if spec.Class != "" {
 		return failed(volume.Errorf(volume.ErrInvalid, "volume %q has a class, but a class is only for new volumes", spec.ID).
 			WithHint("create it (volctl volume create FILE), or leave the class out"))
+	}
+	if err := s.checkSpec(spec); err != nil {
+		return failed(err)
 	}
 
 	spec = s.scoped(spec)

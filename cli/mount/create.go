@@ -13,7 +13,7 @@ import (
 )
 
 // provide creates the volume if it does not exist and the options name a class. An existing volume
-// stays as it is, whatever its class. The class file then no longer matters, so a mistake in it does
+// stays as it is, also if it has another class. The class file then no longer matters, so a mistake in it does
 // not prevent a mount at boot.
 func (m *mounting) provide(ctx context.Context, client *apiclient.Client, out *output.Printer, deadline time.Time) error {
 	if m.class == "" {
