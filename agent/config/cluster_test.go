@@ -116,7 +116,7 @@ func TestCluster(t *testing.T) {
 	inside, err := loadDir(t, dir)
 	if err != nil || !inside.Equal(Config{
 		DataDir: "/var/lib/volagent", RuntimeDir: "/run/volagent", Socket: "/run/volagent/volagent.sock", SocketGroup: "root",
-		PluginDir: "/etc/volagent/plugins.d", FenceDir: "/etc/volagent/fence.d", VolumesDir: "/etc/volagent/volumes.d", LogLevel: "warn", LogFormat: "json",
+		PluginDir: "/etc/volagent/plugins.d", FenceDir: "/etc/volagent/fence.d", VolumesDir: "/etc/volagent/volumes.d", ClassesDir: "/etc/volagent/classes.d", LogLevel: "warn", LogFormat: "json",
 		StatsInterval: "5m", EventsKeep: "168h", Cluster: want,
 	}) {
 		t.Fatalf("in the configuration file: %v\n%+v", err, inside)

@@ -39,7 +39,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := Config{
 		DataDir: "/var/lib/volagent", RuntimeDir: "/env", Socket: "/env/volagent.sock", SocketGroup: "root",
-		PluginDir: "/etc/volagent/plugins.d", FenceDir: "/etc/volagent/fence.d", VolumesDir: "/etc/volagent/volumes.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "5m", EventsKeep: "168h",
+		PluginDir: "/etc/volagent/plugins.d", FenceDir: "/etc/volagent/fence.d", VolumesDir: "/etc/volagent/volumes.d", ClassesDir: "/etc/volagent/classes.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "5m", EventsKeep: "168h",
 	}
 	if !c.Equal(want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)

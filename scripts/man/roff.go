@@ -136,6 +136,7 @@ var shipped = map[string][][2]string{
 		{"/etc/volagent/volagent.yaml", "The configuration, with every key."},
 		{"/etc/volagent/plugins.d/*.yaml", "One file for each plugin. The agent reads a file when it changes."},
 		{"/etc/volagent/volumes.d", "Volumes that are registered when the agent starts."},
+		{"/etc/volagent/classes.d/*.yaml", "Classes of volumes, one in each file."},
 		{"/var/lib/volagent", "The state database, the mounts, and the volumes of the bundled driver."},
 		{"/run/volagent/volagent.sock", "The socket of the API, which volctl uses."},
 		{"/usr/share/doc/volagent", "Examples, and the licences of the code in the programs."},
