@@ -115,6 +115,9 @@ func TestEveryFlagWithOneDash(t *testing.T) {
 }
 
 func valueFor(f *pflag.Flag) string {
+	if f.Hidden && f.Name == "type" {
+		return "csi" // a flag of Nomad, which takes only this value
+	}
 	switch f.Value.Type() {
 	case "bool":
 		return "true"

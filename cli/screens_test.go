@@ -193,7 +193,7 @@ func TestScreens(t *testing.T) {
 			"claim list --volume back", "claim list --volume data", "claim list --plugin nf", "claim list --alloc a", "volume status dat -o json"),
 		"usage": words("volume", "volume lst", "volumes list", "create x", "claim data", "nothing", "rm data", "volume rm -f data", "attach data", "volume attach", "volume list x", "volume claim",
 			"volume claim a b", "volume list --outptu=json", "volume list -o json --outptu", "volume list --nothing", "volume claim ..", "volume claim ../x --json", "volume detach", "volume claim data --alloc a/b",
-			"volume claim data --timeout 0s", "volume claim data --timeout 5", "volume claim data --owner pid:x", "volume claim data --at srv/data", "volume claim data --uid 5", "volume claim data --access-mode single-node-write",
+			"volume claim data --timeout 0s", "volume claim data --timeout 5x", "volume claim data --owner pid:x", "volume claim data --at srv/data", "volume claim data --uid 5", "volume claim data --access-mode single-node-write",
 			"volume detach data a --all", "volume detach data a a", "volume delete data", "volume delete data -y --confirm=dat", "wait --volume data", "wait --for free", "wait --volume data --for fre",
 			"wait --plugin a --volume b --for free", "events -n 0", "events --since -1s", "plugin status a/b", "volume status a/b", "completion csh", "completion"),
 	} {
