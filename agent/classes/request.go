@@ -9,6 +9,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/bytesize"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -246,7 +247,7 @@ func sized(c class, out api.VolumeSpec) (api.VolumeSpec, error) {
 		out.CapacityMin = cmp.Or(c.Size.Default, least)
 	}
 
-	size := func(bytes int64) string { return spec.FormatSize(bytes) }
+	size := func(bytes int64) string { return bytesize.Format(bytes) }
 	switch asked := out.CapacityMin; {
 	case asked == 0 && out.CapacityMax == 0 && most > 0:
 		return out, volume.Errorf(volume.ErrRefused, "class %q needs a size: at most %s", c.ID, size(most)).WithHint("give the size of the volume")

@@ -14,6 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/bytesize"
 )
 
 func newStatus(a *command.App) *cobra.Command {
@@ -114,7 +115,7 @@ func sizes(s api.ClassSize) string {
 		bytes int64
 	}{{"default", s.Default}, {"at least", s.Min}, {"at most", s.Max}} {
 		if one.bytes > 0 {
-			parts = append(parts, one.word+" "+spec.FormatSize(one.bytes))
+			parts = append(parts, one.word+" "+bytesize.Format(one.bytes))
 		}
 	}
 	return strings.Join(parts, ", ")

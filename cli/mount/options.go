@@ -13,6 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/humantime"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/volmgr/bytesize"
 )
 
 // These are the attachment modes of CSI.
@@ -193,7 +194,7 @@ func (o *Options) setClass(value string) error {
 }
 
 func (o *Options) setSize(value string) (err error) {
-	if o.size, err = spec.ParseSize(value); err != nil {
+	if o.size, err = bytesize.Parse(value); err != nil {
 		return command.Usage("size=10GiB", "%v", err)
 	}
 	return nil
