@@ -17,6 +17,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/tree"
 	"github.com/volagent/volagent/agent/localdriver/usage"
 	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/volmgr/treecopy"
 )
 
 const (
@@ -293,8 +294,8 @@ func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
 			}
 		}
 
-		err := tree.Reflink(one.copy.Src, one.copy.Dst)
-		if errors.Is(err, tree.ErrNoReflink) {
+		err := treecopy.Reflink(one.copy.Src, one.copy.Dst)
+		if errors.Is(err, treecopy.ErrNoReflink) {
 			err = one.cutPlain(ctx, p)
 		}
 		if err != nil {

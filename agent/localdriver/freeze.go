@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
-	"github.com/volagent/volagent/agent/localdriver/tree"
 	"github.com/volagent/volagent/agent/localdriver/usage"
+	"github.com/volagent/volagent/volmgr/treecopy"
 )
 
 // These are the requests of ioctl_fsfreeze(2), with the numbers of most architectures.
@@ -68,7 +68,7 @@ func openMount(v store.Volume, points []string, loops []loopdev.LoopDevice) (*os
 			continue
 		}
 
-		st, e := tree.StatOpen(at)
+		st, e := treecopy.StatOpen(at)
 		if e == nil {
 			var m mounts.MountEntry
 			m, e = mounts.MountedAt(st.Mnt_id)

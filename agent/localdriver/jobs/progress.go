@@ -2,11 +2,12 @@ package jobs
 
 import (
 	"fmt"
-	"sync/atomic"
+
+	"github.com/volagent/volagent/volmgr/treecopy"
 )
 
-// Progress counts the bytes of a copy.
-type Progress struct{ Done, Total atomic.Int64 }
+// Progress counts the bytes of a copy, and describes them for people.
+type Progress struct{ treecopy.Progress }
 
 // String describes how many bytes of the total have been copied.
 func (p *Progress) String() string {

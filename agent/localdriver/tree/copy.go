@@ -3,7 +3,6 @@ package tree
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -11,70 +10,26 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/volmgr/treecopy"
 )
 
-// copyChunk is the number of bytes that are copied between two checks of the context.
-const copyChunk = 8 << 20
-
-// ErrNoReflink means that a filesystem cannot share the data of two files.
-var ErrNoReflink = errors.New("the filesystem cannot clone files")
-
-// Reflink makes the empty file dst share the data of src. Later changes of src do not change dst.
-func Reflink(src, dst *os.File) error {
-	err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
-	for _, e := range []error{unix.EOPNOTSUPP, unix.EXDEV, unix.EINVAL, unix.ENOTTY, unix.ENOSYS, unix.EPERM} {
-		if errors.Is(err, e) {
-			return fmt.Errorf("%w: %w", ErrNoReflink, err)
-		}
-	}
-	return err
+// CopyTree copies the directory src to dst, as treecopy.Tree does. Its errors have the gRPC codes of
+// the driver.
+func CopyTree(ctx context.Context, src, dst string, p *jobs.Progress) error {
+	return coded(treecopy.Tree(ctx, src, dst, &p.Progress))
 }
 
-// copyData copies the first size bytes of a file, and keeps holes. If the source becomes shorter
-// during the copy, that is not an error; the copy then ends with a hole.
-func copyData(ctx context.Context, src, dst *os.File, size int64, p *jobs.Progress) error {
-	if err := dst.Truncate(size); err != nil {
-		return err
+// coded gives an error of treecopy the gRPC code that the caller of the driver must receive.
+func coded(err error) error {
+	var space *treecopy.SpaceError
+	switch {
+	case errors.As(err, &space):
+		return csierr.Errorf(codes.ResourceExhausted, "the copy needs %d bytes (%s), and %d (%s) are free on the filesystem of the driver's state directory",
+			space.Needed, jobs.HumanBytes(space.Needed), space.Free, jobs.HumanBytes(space.Free))
+	case errors.Is(err, treecopy.ErrMissing), errors.Is(err, treecopy.ErrMountInside), errors.Is(err, treecopy.ErrTooDeep):
+		return csierr.Preconditionf("%v", err)
 	}
-
-	in, out := int(src.Fd()), int(dst.Fd())
-	for at := int64(0); at < size; {
-		data, err := unix.Seek(in, at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			return nil // the source ends with a hole
-		}
-		if err != nil {
-			return err
-		}
-
-		hole, err := unix.Seek(in, data, unix.SEEK_HOLE)
-		if err != nil {
-			return err
-		}
-
-		for at, hole = data, min(hole, size); at < hole; {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-
-			from, to := at, at
-			n, err := unix.CopyFileRange(in, &from, out, &to, int(min(copyChunk, hole-at)), 0)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if n == 0 {
-				return nil
-			}
-
-			at += int64(n)
-			p.Done.Add(int64(n))
-		}
-	}
-
-	return nil
+	return err
 }
 
 // ImageCopy is a running copy of an image: the open source and the open copy.
@@ -132,11 +87,11 @@ func (c *ImageCopy) Plain(ctx context.Context, p *jobs.Progress) error {
 	if err != nil {
 		return err
 	}
-	if err := needSpace(c.Dst, bytes); err != nil {
-		return err
+	if err := treecopy.Room(c.Dst, bytes); err != nil {
+		return coded(err)
 	}
 	p.Total.Add(bytes)
-	return copyData(ctx, c.Src, c.Dst, size, p)
+	return treecopy.Data(ctx, c.Src, c.Dst, size, &p.Progress)
 }
 
 // CopyImage copies an image that has no writers, and syncs the copy.
@@ -146,8 +101,8 @@ func CopyImage(ctx context.Context, src, dst string, recorded int64, p *jobs.Pro
 		return err
 	}
 
-	err = Reflink(c.Src, c.Dst)
-	if errors.Is(err, ErrNoReflink) {
+	err = treecopy.Reflink(c.Src, c.Dst)
+	if errors.Is(err, treecopy.ErrNoReflink) {
 		err = c.Plain(ctx, p)
 	}
 	if err != nil {
@@ -156,18 +111,4 @@ func CopyImage(ctx context.Context, src, dst string, recorded int64, p *jobs.Pro
 	}
 
 	return c.Finish()
-}
-
-// needSpace returns an error if a copy does not fit on the filesystem of f. It is called before the
-// copy starts.
-func needSpace(f *os.File, bytes int64) error {
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
-		return err
-	}
-	if free := int64(fs.Bavail) * fs.Frsize; free < bytes {
-		return csierr.Errorf(codes.ResourceExhausted, "the copy needs %d bytes (%s), and %d (%s) are free on the filesystem of the driver's state directory",
-			bytes, jobs.HumanBytes(bytes), free, jobs.HumanBytes(free))
-	}
-	return nil
 }

@@ -1,3 +1,6 @@
+// Package tree removes trees of files, and copies images. It accesses trees only through open
+// directories, so another process cannot lead it out of a tree. It also copies trees, through
+// treecopy.
 package tree
 
 import (

@@ -1,15 +1,11 @@
-package tree
+package treecopy
 
 import (
 	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
-
-var errMountInside = csierr.Preconditionf("something is mounted on it inside the volume, and a copy would not have it; unmount it first")
 
 // openBeneath opens an entry of an open directory. The kernel refuses to cross a mount (EXDEV) or
 // to follow a link.
@@ -19,7 +15,7 @@ func openBeneath(dir int, name string, flags uint64) (*os.File, error) {
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if errors.Is(err, unix.EXDEV) {
-		return nil, errMountInside
+		return nil, ErrMountInside
 	}
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package tree
+package treecopy
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/localdriver/jobs"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
@@ -46,7 +45,7 @@ func TestReplacedWhileCopied(t *testing.T) {
 	sandbox.Must(t, err)
 	sandbox.Write(t, filepath.Join(from, "g"), "not trusted")
 	sandbox.Must(t, os.Rename(filepath.Join(from, "g"), at))
-	copier := treeCopier{ctx: context.Background(), prog: &jobs.Progress{}, links: &hardLinks{}}
+	copier := treeCopier{ctx: context.Background(), prog: &Progress{}, links: &hardLinks{}}
 	_, err = copier.copy(src, int(out.Fd()), "f", 1)
 	sandbox.Must(t, errors.Join(err, src.Close(), in.Close(), out.Close()))
 	if got := sandbox.DescribeEntry(t, filepath.Join(to, "f")); got != want {
@@ -65,13 +64,13 @@ func TestCopyCancelled(t *testing.T) {
 	dst, err := os.Create(filepath.Join(dir, "dst"))
 	sandbox.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &jobs.Progress{}
-	sandbox.Must(t, copyData(ctx, src, dst, 1<<20, p))
+	p := &Progress{}
+	sandbox.Must(t, Data(ctx, src, dst, 1<<20, p))
 	if p.Done.Load() != 1<<20 {
 		t.Errorf("the progress is %d", p.Done.Load())
 	}
 	cancel()
-	if err := copyData(ctx, src, dst, 1<<20, p); !errors.Is(err, context.Canceled) {
+	if err := Data(ctx, src, dst, 1<<20, p); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	sandbox.Must(t, errors.Join(src.Close(), dst.Close()))

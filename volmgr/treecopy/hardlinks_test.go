@@ -1,4 +1,4 @@
-package tree
+package treecopy
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/localdriver/jobs"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
@@ -95,9 +94,9 @@ func copierOf(t *testing.T, src, dst string) (entry func(name string)) {
 	links, err := newHardLinks(int(to.Fd()))
 	sandbox.Must(t, err)
 	t.Cleanup(func() {
-		sandbox.Must(t, errors.Join(links.clear(context.Background()), links.close(), from.Close(), to.Close()))
+		sandbox.Must(t, errors.Join(links.clear(), links.close(), from.Close(), to.Close()))
 	})
-	c := treeCopier{ctx: context.Background(), prog: &jobs.Progress{}, links: links}
+	c := treeCopier{ctx: context.Background(), prog: &Progress{}, links: links}
 	return func(name string) {
 		t.Helper()
 		sandbox.Must(t, c.entry(int(from.Fd()), name, int(to.Fd()), name, 0))
@@ -147,7 +146,7 @@ func TestCopyUnderReuse(t *testing.T) {
 			}
 			for i := range 40 {
 				dst := filepath.Join(sandbox.Mkdir(t, dir, fmt.Sprint("dst", i)), "copy")
-				sandbox.Must(t, CopyTree(context.Background(), src, dst, &jobs.Progress{}))
+				sandbox.Must(t, Tree(context.Background(), src, dst, &Progress{}))
 				wantOwnContent(t, dst)
 			}
 			stop()
@@ -167,7 +166,7 @@ func TestManyHardLinks(t *testing.T) {
 			for n := range maxPins + more {
 				sandbox.Must(t, pair(src, n))
 			}
-			sandbox.Must(t, CopyTree(context.Background(), src, dst, &jobs.Progress{}))
+			sandbox.Must(t, Tree(context.Background(), src, dst, &Progress{}))
 			want := 2 * (maxPins + more)
 			if name == "without birth times" {
 				want = 2 * maxPins

@@ -1,4 +1,4 @@
-package tree
+package treecopy
 
 import (
 	"bytes"
@@ -9,20 +9,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle gives a copy the attributes of its source. It sets the owner first, because a change of
-// the owner clears set-ID bits and capabilities.
-func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
-	if err := unix.Fchownat(to, toName, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+// settleEntry gives the attributes of a file to its copy, which is an entry of an open directory.
+func settleEntry(from xattrs, to int, toName string, st *unix.Statx_t) error {
+	// The descriptor leads to the copy even if another process replaces the entry with a link.
+	out, err := openBeneath(to, toName, unix.O_PATH)
+	if err != nil {
+		return err
+	}
+	return errors.Join(settle(from, out, st), out.Close())
+}
+
+// settle gives the attributes of a file to its open copy. It sets the owner first, because a change
+// of the owner clears set-ID bits and capabilities.
+func settle(from xattrs, to *os.File, st *unix.Statx_t) error {
+	if err := unix.Fchownat(int(to.Fd()), "", int(st.Uid), int(st.Gid), unix.AT_EMPTY_PATH); err != nil {
 		return fmt.Errorf("cannot set the owner %d:%d: %w", st.Uid, st.Gid, err)
 	}
 
 	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		if err := unix.Fchmodat(to, toName, uint32(st.Mode&0o7777), 0); err != nil {
+		if err := unix.Chmod(openPath(to), uint32(st.Mode&0o7777)); err != nil {
 			return fmt.Errorf("cannot set the mode: %w", err)
 		}
 	}
 
-	if err := from.copyTo(procPath(to, toName)); err != nil {
+	if err := from.copyTo(openPath(to)); err != nil {
 		return err
 	}
 
@@ -30,16 +40,12 @@ func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
 		{Sec: st.Atime.Sec, Nsec: int64(st.Atime.Nsec)},
 		{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)},
 	}
-	if err := unix.UtimesNanoAt(to, toName, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, openPath(to), times, 0); err != nil {
 		return fmt.Errorf("cannot set the times: %w", err)
 	}
 
 	return nil
 }
-
-// procPath returns a path to an entry of an open directory, for system calls that accept only
-// paths. The system call must not follow a link at the end of this path.
-func procPath(dir int, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) }
 
 // StatOpen returns the attributes of an open file.
 func StatOpen(f *os.File) (*unix.Statx_t, error) {
@@ -75,13 +81,44 @@ func xattrsOfPath(f *os.File) xattrs {
 	}
 }
 
+// labelName is the attribute with the label that the host's SELinux policy gives to a file. It is not
+// data of the volume: many filesystems do not store it, and show the label of the mount.
+const labelName = "security.selinux"
+
+// copyTo sets the attributes of the file at a path. The path must lead to the file itself.
 func (x xattrs) copyTo(to string) error {
+	all, err := x.read()
+	if err != nil {
+		return err
+	}
+
+	for _, one := range all {
+		err := unix.Setxattr(to, one.name, one.value, 0)
+		if one.name == labelName && errors.Is(err, unix.EOPNOTSUPP) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("cannot copy the extended attribute %q: %w", one.name, err)
+		}
+	}
+
+	return nil
+}
+
+// xattr is one extended attribute.
+type xattr struct {
+	name  string
+	value []byte
+}
+
+// read returns the attributes of the file. It returns none if the filesystem does not support them.
+func (x xattrs) read() (all []xattr, err error) {
 	names, err := readAll(x.list)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return fmt.Errorf("cannot list the extended attributes: %w", err)
+		return nil, fmt.Errorf("cannot list the extended attributes: %w", err)
 	}
 
 	for raw := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
@@ -94,15 +131,13 @@ func (x xattrs) copyTo(to string) error {
 		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOENT) {
 			continue // the attribute was removed in the meantime
 		}
-		if err == nil {
-			err = unix.Lsetxattr(to, name, value, 0)
-		}
 		if err != nil {
-			return fmt.Errorf("cannot copy the extended attribute %q: %w", name, err)
+			return nil, fmt.Errorf("cannot copy the extended attribute %q: %w", name, err)
 		}
+		all = append(all, xattr{name, value})
 	}
 
-	return nil
+	return all, nil
 }
 
 // readAll calls get with larger and larger buffers until the result fits into the buffer.

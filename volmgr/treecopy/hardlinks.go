@@ -1,7 +1,6 @@
-package tree
+package treecopy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -30,16 +29,24 @@ type hardLinks struct {
 	parent int      // the open directory that contains linksDir
 	pins   []*os.File
 	pinned map[string]bool // the keys of the files that pins keeps open
+	// trust is true if no file is deleted during the copy, so inode numbers alone identify files.
+	trust bool
 }
 
 func newHardLinks(parent int) (*hardLinks, error) {
-	if err := unix.Mkdirat(parent, linksDir, 0o700); err != nil {
+	err := unix.Mkdirat(parent, linksDir, 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, err
 	}
 	dir, err := openDir(parent, linksDir)
 	if err != nil {
 		return nil, err
 	}
+	// a copy that did not finish has left names of its own files
+	if err := emptyLinks(dir); err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+
 	return &hardLinks{dir: dir, parent: parent, pinned: map[string]bool{}}, nil
 }
 
@@ -67,7 +74,7 @@ func (h *hardLinks) link(st *unix.Statx_t, to int, toName string) (bool, error) 
 	}
 
 	key := h.key(st)
-	if !h.pinned[key] && !hasBirthTime(st) {
+	if !h.pinned[key] && !hasBirthTime(st) && !h.trust {
 		return false, nil
 	}
 
@@ -86,8 +93,8 @@ func (h *hardLinks) add(file *os.File, st *unix.Statx_t, to int, toName string) 
 		return false, nil
 	}
 
-	pin := len(h.pins) < maxPins
-	if !pin && !hasBirthTime(st) {
+	pin := !h.trust && len(h.pins) < maxPins
+	if !pin && !hasBirthTime(st) && !h.trust {
 		return false, nil
 	}
 
@@ -104,12 +111,22 @@ func (h *hardLinks) add(file *os.File, st *unix.Statx_t, to int, toName string) 
 }
 
 // clear removes linksDir. The copies keep their other names.
-func (h *hardLinks) clear(ctx context.Context) error {
-	r := remover{ctx: ctx, top: h.parent}
-	if err := r.empty(h.parent, linksDir, 0); err != nil {
+func (h *hardLinks) clear() error {
+	if err := emptyLinks(h.dir); err != nil {
 		return fmt.Errorf("cannot remove %q: %w", h.dir.Name(), err)
 	}
 	return unix.Unlinkat(h.parent, linksDir, unix.AT_REMOVEDIR)
+}
+
+// emptyLinks removes all names in linksDir, which contains no directories.
+func emptyLinks(dir *os.File) error {
+	// The directory is opened anew, because a descriptor has a position in the list of names.
+	in, err := openDir(int(dir.Fd()), ".")
+	if err != nil {
+		return err
+	}
+	err = eachName(in, func(name string) error { return ignoreGone(unix.Unlinkat(int(in.Fd()), name, 0)) })
+	return errors.Join(err, in.Close())
 }
 
 func (h *hardLinks) close() error {
