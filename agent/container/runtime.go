@@ -9,7 +9,8 @@
 //	create.go     creates and starts a container
 //	container.go  pulls, inspects, stops and removes
 //	logs.go       copies the output of a container
-//	volumes.go    finds the containers that use a volume
+//	users.go      describes a volume, and finds its containers
+//	volumes.go    finds the containers that use a volume, and lists the local volumes
 package container
 
 import (

@@ -79,44 +79,13 @@ func (r Runtime) count(ctx context.Context, volume string) (uint, error) {
 
 // containers returns the names of the containers that have a volume mounted and have not ended.
 func (r Runtime) containers(ctx context.Context, volume string) (names []string, err error) {
-	args := []string{"ps", "--all", "--quiet", "--no-trunc", "--filter", "volume=" + volume}
-	if r.name == "podman" {
-		// without --sync, podman reports a container whose monitor was killed as running forever
-		args = append(args, "--sync")
-	}
-
-	out, err := r.run(ctx, command{args: args, limit: quick})
-	ids := strings.Fields(out)
-	if err != nil || len(ids) == 0 {
-		return nil, err
-	}
-
-	out, err = r.run(ctx, command{args: append([]string{"container", "inspect"}, ids...), limit: quick})
-	if err != nil {
-		// The command also fails if one of the containers was removed after the first command. The
-		// caller must then ask again later.
-		return nil, err
-	}
-
-	var all []struct {
-		Name  string
-		State struct{ Status string }
-	}
-
-	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		return nil, fmt.Errorf("cannot read the answer of %s about %d containers: %w", r.name, len(ids), err)
-	}
-	if len(all) != len(ids) {
-		return nil, fmt.Errorf("%s returned %d answers about %d containers", r.name, len(all), len(ids))
-	}
-
-	for _, c := range all {
-		if !r.ended(c.State.Status) {
-			names = append(names, strings.TrimPrefix(c.Name, "/"))
+	users, err := r.Users(ctx, volume)
+	for _, u := range users {
+		if !u.Ended {
+			names = append(names, u.Name)
 		}
 	}
-
-	return names, nil
+	return names, err
 }
 
 // LocalVolume is a volume of the runtime's own driver "local". Path is the volume's directory on

@@ -83,6 +83,19 @@ agent asks again until --timeout. To continue after that, run the same command a
 
 	f := cmd.Flags()
 	f.SortFlags = false
+	o.describing(a, cmd)
+	f.StringVar(&o.snapshot, "snapshot", "", "fill the volume from this `SNAPSHOT` of the plugin, by its name or id")
+	f.StringVar(&o.clone, "clone", "", "fill the volume from this `VOLUME` of the plugin, by its id here or its external id")
+	command.DurationVar(f, &o.timeout, "timeout", copyTimeout, "how long to ask a busy plugin again, for each volume")
+	command.CompleteFlag(a, cmd, "clone", command.VolumeIDs)
+	command.NomadFlags(f, "detach", "verbose", "namespace", "policy-override")
+
+	return cmd
+}
+
+// describing adds the flags that describe a new volume without a source.
+func (o *createOptions) describing(a *command.App, cmd *cobra.Command) {
+	f := cmd.Flags()
 	f.StringVar(&o.plugin, "plugin", "", "`PLUGIN` that creates the volume")
 	f.StringVar(&o.class, "class", "", "`CLASS` that describes the volume, in place of --plugin")
 	f.StringVar(&o.size, "size", "", "minimum `SIZE` of the volume, as in 10GiB")
@@ -93,17 +106,10 @@ agent asks again until --timeout. To continue after that, run the same command a
 	f.StringVar(&o.fsType, "fs-type", "", "file system `TYPE` of the volume")
 	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "mount `OPTION`; may be repeated")
 	f.StringArrayVar(&o.secrets, "secret", nil, command.SecretUsage)
-	f.StringVar(&o.snapshot, "snapshot", "", "fill the volume from this `SNAPSHOT` of the plugin, by its name or id")
-	f.StringVar(&o.clone, "clone", "", "fill the volume from this `VOLUME` of the plugin, by its id here or its external id")
-	command.DurationVar(f, &o.timeout, "timeout", copyTimeout, "how long to ask a busy plugin again, for each volume")
-	command.CompleteFlag(a, cmd, "clone", command.VolumeIDs)
 	command.CompleteFlag(a, cmd, "plugin", command.PluginIDs)
 	command.CompleteFlag(a, cmd, "class", command.ClassIDs)
 	command.CompleteChoice(cmd, "access-mode", spec.AccessModes())
 	command.CompleteChoice(cmd, "attachment-mode", spec.AttachmentModes())
-	command.NomadFlags(f, "detach", "verbose", "namespace", "policy-override")
-
-	return cmd
 }
 
 // meantID returns err with a better hint if the argument is the id of a volume instead of a file.

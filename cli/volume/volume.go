@@ -11,7 +11,7 @@ import (
 // New returns the command group "volctl volume".
 func New(a *command.App) *cobra.Command {
 	cmd := command.Group("volume", "Create, claim and detach volumes", "",
-		newInit(a), newCreate(a), newRegister(a), newValidate(a),
+		newInit(a), newCreate(a), newRegister(a), newValidate(a), newImportDocker(a),
 		NewList(a), NewStatus(a), command.Inspect(NewStatus(a), a, "Show a volume as JSON (short for volume status ID -o json)"),
 		newClaim(a), newDetach(a), newDeregister(a), newDelete(a), newStats(a),
 		newExpand(a), newModify(a), newShare(a), newUnshare(a), newMove(a), newExport(a), newSnapshot(a),
