@@ -3,8 +3,8 @@
 //
 // volctl does this work itself, as root, and not the agent, for these reasons. The user's shell knows
 // which docker daemon is meant (DOCKER_HOST, contexts). The agent would need access to the directories
-// of docker, against which its unit is hardened, and a job that outlasts a request, with its own
-// records and recovery. volctl only needs a claim on the target, whose owner is its own process. So if
+// of docker, and its unit is hardened against that. It would also need a job that outlasts a request,
+// with its own records and recovery. volctl only needs a claim on the target, whose owner is its own process. So if
 // volctl is interrupted or killed, the agent detaches the claim, and nothing else remains than the
 // directory Marker in the target, from which a later run continues. A caller who is not root gains
 // nothing: both directories are readable by root only.
@@ -146,8 +146,8 @@ func (s *Source) ComposeName() string {
 	return s.Volume.Name
 }
 
-// skipped reports whether an entry directly in a volume is no data of its user: the directory in which
-// a file system check puts files without a name, and the marker of an import.
+// skipped reports whether an entry directly in a volume is no data of its user. Such entries are the
+// marker of an import, and the directory in which a file system check puts files without a name.
 func skipped(name string) bool { return name == "lost+found" || name == Marker }
 
 // entries returns the names in the root of a volume that are data of its user.

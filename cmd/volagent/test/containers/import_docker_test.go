@@ -59,5 +59,8 @@ func (s served) importDocker(args ...string) harness.Result {
 	s.T.Helper()
 	with := *s.Host
 	with.Env = append(slices.Clone(s.Env), s.box.Env...)
+	if s.Env == nil {
+		with.Env = append(os.Environ(), s.box.Env...)
+	}
 	return with.Try(args...)
 }
