@@ -48,7 +48,7 @@ func (r Runtime) FindVolume(ctx context.Context, name string) (Volume, error) {
 	return Volume{Name: v.Name, Driver: v.Driver, Path: v.Mountpoint, Labels: v.Labels, Options: v.Options}, nil
 }
 
-// User is a container that has a volume mounted, or will have it when the container starts.
+// User is a container that mounts a volume when the container starts.
 type User struct {
 	Name  string
 	State string // in the runtime's words, such as "running"

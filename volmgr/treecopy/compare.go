@@ -30,9 +30,9 @@ type Comparison struct {
 	Differences []string
 }
 
-// Compare compares everything in To with From: the names, the types, owners, modes, modification
-// times, extended attributes, the content of files, the targets of links, the device numbers, and
-// which names lead to the same file. It reads the content of both files, so a hash would prove less.
+// Compare compares everything in To with From: names, types, owners, modes, modification times,
+// extended attributes, content, targets of links, and device numbers. It also compares which names
+// lead to the same file. It reads the content of both files, so a hash would prove less.
 // It also reports files of From that change while it reads them.
 func (c Content) Compare(ctx context.Context) (Comparison, error) {
 	cmp := comparer{ctx: ctx, prog: c.Progress, copies: map[inode]inode{}, sources: map[inode]inode{}}
@@ -314,7 +314,7 @@ func (c *comparer) link(from, to *os.File, path string) error {
 	return nil
 }
 
-// sameData compares the first size bytes of two files. It skips what is a hole in both files.
+// sameData compares the first size bytes of two files. It skips the ranges that are holes in both files.
 func sameData(ctx context.Context, a, b *os.File, size int64, p *Progress) (bool, error) {
 	// The copy must be read from the disk, and not from memory. The kernel ignores this advice for
 	// pages that it cannot drop, and filesystems without a page cache refuse it.

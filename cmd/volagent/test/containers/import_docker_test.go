@@ -18,7 +18,7 @@ func TestImportDocker(t *testing.T) {
 	old, data, a := s.unique("old"), s.unique("data"), s.unique("a")
 	s.box.Must(t, "volume", "create", old)
 	s.box.Must(t, "run", "-d", "--name", a, "--network", "none", "-v", old+":/data", harness.ShellImage,
-		"echo hello > /data/f; /bin/busybox chmod 4711 /data/f; /bin/busybox chown 12:34 /data/f; /bin/busybox ln -s f /data/l; /bin/busybox sleep 1000")
+		"echo hello > /data/f; /bin/busybox chown 12:34 /data/f; /bin/busybox chmod 4711 /data/f; /bin/busybox ln -s f /data/l; /bin/busybox sleep 1000")
 	t.Cleanup(func() { _, _ = s.box.Run("rm", "-f", a) })
 	path := s.box.Must(t, "volume", "inspect", "--format", "{{.Mountpoint}}", old)
 	s.Await("the container to write", func() bool {
