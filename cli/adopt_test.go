@@ -54,7 +54,7 @@ func registered(f *fake) (all []string) {
 	return all
 }
 
-// TestUnregistered checks that a volume of the cluster counts as registered, whatever plugin it has.
+// TestUnregistered checks that a volume of the cluster counts as registered, even with another plugin.
 func TestUnregistered(t *testing.T) {
 	f := storageOf(t)
 	expect(t, with(t, f).volctl("plugin", "volumes", "ebs", "--unregistered", "-q"), 0, "vol-1\na/b\nvol-bad\nweb\n", "")

@@ -178,7 +178,7 @@ func TestImportDockerContinues(t *testing.T) {
 	d.must(os.WriteFile(filepath.Join(marker, "source.json"), []byte(`{"docker_volume":"app_data"}`), 0o600))
 	d.must(os.WriteFile(filepath.Join(d.dst, "more"), nil, 0o600))
 	got := r.volctl("volume", "import-docker", "app_data", "--into", "new")
-	if got.code != 1 || !strings.Contains(got.stderr, `"more" exists only in the copy`) || !strings.Contains(got.stderr, "volctl volume import-docker app_data --into new") {
+	if got.code != 1 || !strings.Contains(got.stderr, `"more" exists only in the copy`) || !strings.Contains(got.stderr, "volctl volume import-docker app_data --into=new") {
 		t.Errorf("%+v", got)
 	}
 	if _, err := os.Lstat(marker); err != nil {

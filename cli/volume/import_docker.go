@@ -149,7 +149,7 @@ func (o *importOptions) failed(err error) error {
 
 // unfinished adds to an error after the begin of the import how to continue.
 func (o *importOptions) unfinished(ctx context.Context, err error) error {
-	again := suggest.Command("volctl volume import-docker %s --into %s", o.name, o.target())
+	again := suggest.Command("volctl volume import-docker %s --into=%s", o.name, o.target())
 	if ctx.Err() != nil {
 		return command.Interrupted("it was interrupted; the docker volume is unchanged, and volume "+output.QuotedList([]string{o.target()})+" may contain a part of it", again)
 	}
@@ -214,7 +214,7 @@ func (o *importOptions) make(ctx context.Context, client *apiclient.Client, out 
 	if err == nil {
 		return &api.Error{
 			Code: api.CodeRefused, Message: fmt.Sprintf("volume %q exists already", o.id),
-			Hint: "another id: --id ID; into this volume: " + suggest.Command("volctl volume import-docker %s --into %s", o.name, o.id),
+			Hint: "another id: --id ID; into this volume: " + suggest.Command("volctl volume import-docker %s --into=%s", o.name, o.id),
 		}
 	}
 	if !command.IsNotFound(err) {
