@@ -211,7 +211,7 @@ func TestImportDockerRefused(t *testing.T) {
 		"no target":          {nil, "--into none", 3, "no such volume"},
 		"a target that is":   {nil, "--id new --plugin ebs", 4, `volume "new" exists already`},
 		"a size too small":   {nil, "--id fresh --plugin ebs --size 1KiB", 2, "--size is 1KiB, and the data needs"},
-		"neither":            {nil, "", 2, "--into ID or --plugin P is needed"},
+		"neither":            {nil, "", 2, "--into ID is needed for an existing volume, or --plugin P or --class C"},
 		"both":               {nil, "--into new --plugin ebs", 2, "--into and --plugin exclude each other"},
 		"a block device":     {nil, "--plugin ebs --attachment-mode block-device", 2, "an import needs --attachment-mode file-system"},
 		"daemon that is off": {func(d *dockerFake, _ *fake) { d.must(os.Remove(filepath.Join(d.dir, "ids"))) }, "--into new", 1, "cannot tell which containers use it"},

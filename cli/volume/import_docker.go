@@ -31,6 +31,7 @@ const smallestImport = 64 << 20
 
 type importOptions struct {
 	name, into, id string
+	given          func(flag string) bool // whether the user has given a flag
 	create         createOptions
 }
 
@@ -97,12 +98,12 @@ func (o *importOptions) check(cmd *cobra.Command) error {
 	if o.into != "" {
 		return command.CheckVolumeID(o.into)
 	}
-	if o.create.plugin == "" {
-		return command.Usage("volctl volume list, volctl plugin list", "--into ID or --plugin P is needed, for an existing or a new volume")
+	if o.create.plugin == "" && o.create.class == "" {
+		return command.Usage("volctl volume list, volctl plugin list", "--into ID is needed for an existing volume, or --plugin P or --class C for a new one")
 	}
 
-	o.id = cmp.Or(o.id, o.name)
-	_, err := o.create.describe(o.id)
+	o.id, o.given = cmp.Or(o.id, o.name), cmd.Flags().Changed
+	_, err := o.create.describe(o.id, o.given)
 	return err
 }
 
@@ -198,7 +199,7 @@ func tooSmall(id string, capacity int64, size treecopy.Size) error {
 // make creates the target. It refuses a volume that exists, because a description that fits is no proof
 // that the volume was made for this import.
 func (o *importOptions) make(ctx context.Context, client *apiclient.Client, out *output.Printer, size treecopy.Size) error {
-	specs, err := o.create.describe(o.id)
+	specs, err := o.create.describe(o.id, o.given)
 	if err != nil {
 		return err
 	}

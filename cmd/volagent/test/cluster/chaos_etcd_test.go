@@ -171,7 +171,7 @@ func (c *clusterChaos) restore(*rand.Rand) *activeFault {
 		return nil
 	}
 	c.endFaults()
-	c.settle()
+	c.settle(2 * time.Minute) // a user may wait for a claim that fails, and then for its end
 	c.disturbed(c.stations...)
 	from := c.now()
 	c.restores.Add(1)

@@ -170,9 +170,9 @@ func (c *clusterChaos) examineAll() (reasons []string) {
 }
 
 // settle waits until no host is disturbed or unsure.
-func (c *clusterChaos) settle() {
+func (c *clusterChaos) settle(within time.Duration) {
 	c.t.Helper()
-	for end := time.Now().Add(*clusterChaosWithin + 30*time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
 		reasons := c.examineAll()
 		if len(reasons) == 0 {
 			break

@@ -135,7 +135,7 @@ func TestClusterChaos(t *testing.T) {
 	healed := time.Now()
 	c.phase.Store(phaseTidy)
 	calm()
-	c.settle()
+	c.settle(*clusterChaosWithin + 30*time.Second)
 	c.awaitTidy()
 	c.expectAgreement("the end of all faults", healed)
 
