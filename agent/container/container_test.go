@@ -188,3 +188,17 @@ func TestRunArguments(t *testing.T) {
 		t.Error("what is no id passes for one")
 	}
 }
+
+// TestEntrypoint checks that the entrypoint of a container comes before the image, and its arguments
+// after it.
+func TestEntrypoint(t *testing.T) {
+	r := program(t, "docker", `case $1 in run) echo "$@" >&2; exit 1;; esac`)
+	_, err := r.Run(t.Context(), Spec{Name: "n", Image: "img", Entrypoint: "/e", Args: []string{"a"}})
+	if err == nil || !strings.Contains(err.Error(), "--entrypoint /e img a") {
+		t.Errorf("with an entrypoint: %v", err)
+	}
+	_, err = r.Run(t.Context(), Spec{Name: "n", Image: "img", Args: []string{"a"}})
+	if err == nil || strings.Contains(err.Error(), "entrypoint") {
+		t.Errorf("without an entrypoint: %v", err)
+	}
+}

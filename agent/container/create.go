@@ -13,11 +13,13 @@ import (
 
 // Spec describes a container that Run creates.
 type Spec struct {
-	Name   string
-	Image  string
-	Args   []string // appended to the image's entrypoint
-	Labels map[string]string
-	Env    []Var
+	Name  string
+	Image string
+	// Entrypoint replaces the image's entrypoint, unless it is empty.
+	Entrypoint string
+	Args       []string // appended to the entrypoint
+	Labels     map[string]string
+	Env        []Var
 	// Binds are directories of the host that are mounted at the same paths in the container.
 	Binds []Bind
 	// Volumes are mounts in the form SOURCE:TARGET[:OPTIONS], which both runtimes accept.
@@ -83,6 +85,10 @@ func (r Runtime) Run(ctx context.Context, s Spec) (id string, err error) {
 	envArgs, env, err := variables(s.Env)
 	if err != nil {
 		return "", err
+	}
+
+	if s.Entrypoint != "" {
+		args = append(args, "--entrypoint", s.Entrypoint)
 	}
 
 	args = append(append(args, envArgs...), s.Image)

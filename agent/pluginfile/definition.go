@@ -73,7 +73,7 @@ func Parse(file string, data []byte) (id string, def *plugin.Definition, err err
 
 // parse is Parse without the check for placeholders.
 func parse(file string, data []byte) (id string, def *plugin.Definition, err error) {
-	r := reader{file: file}
+	r := reader{file: file, values: map[string]string{}}
 	root, err := r.document(data)
 	if err != nil {
 		return "", nil, err
@@ -83,6 +83,9 @@ func parse(file string, data []byte) (id string, def *plugin.Definition, err err
 	d := defaults()
 	d.File = file
 	runners := map[string]*yaml.Node{}
+	if err := r.readValues(root); err != nil {
+		return id, nil, err
+	}
 	if err := r.mapping(root, wholeFile, r.topLevel(d, runners)); err != nil {
 		return id, nil, err
 	}
@@ -93,6 +96,9 @@ func parse(file string, data []byte) (id string, def *plugin.Definition, err err
 		return "", nil, r.errorf(root, "%s", err)
 	}
 	if err := r.oneRunner(root, runners); err != nil {
+		return id, nil, err
+	}
+	if err := r.checkValues(root, d.Disabled); err != nil {
 		return id, nil, err
 	}
 	ofOneHost := d.Scope == plugin.ScopeHost || d.Builtin != ""
@@ -131,6 +137,7 @@ func (r reader) topLevel(d *plugin.Definition, runners map[string]*yaml.Node) fi
 	return fields{
 		"id":        r.text("id", &d.ID),
 		"enabled":   r.enabled(&d.Disabled),
+		"values":    func(*yaml.Node) error { return nil }, // readValues has read them
 		"type":      r.oneOf("type", &d.Type, "", TypeNode, TypeController, TypeMonolith),
 		"instance":  r.instance(&d.Instance),
 		"exec":      runner("exec", func(n *yaml.Node) error { return r.exec(n, d) }),

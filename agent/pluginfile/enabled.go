@@ -59,7 +59,10 @@ func SetEnabled(file string, text []byte, on bool) ([]byte, error) {
 
 	// The position of a value is the parser's, so the result is checked: no other key may differ.
 	_, after, err := parse(file, changed)
-	if err != nil || after.Disabled == on || !sameButEnabled(before, after) {
+	if err != nil {
+		return nil, err // for example, a value is missing that only a disabled file may lack
+	}
+	if after.Disabled == on || !sameButEnabled(before, after) {
 		return nil, fmt.Errorf("%s: cannot change the key enabled in place; write enabled: %t into the file", file, on)
 	}
 	return changed, nil

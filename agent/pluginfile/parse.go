@@ -21,7 +21,10 @@ import (
 
 // reader reads one plugin file. Its errors contain the file name, the line and, if possible, the
 // key.
-type reader struct{ file string }
+type reader struct {
+	file   string
+	values map[string]string // the file's own variables; an empty text is a missing value
+}
 
 func (r reader) errorf(n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s", r.file, n.Line, fmt.Sprintf(format, args...))

@@ -108,6 +108,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("id: x\nsocket: /s\n")
 	f.Add("id: x\nexec: {command: [a, &b c, *b], env: {A: {file: x}}}\n")
 	f.Add("<<: {id: x}\nbuiltin: local")
+	f.Add("id: x\nenabled: false\nvalues: {A: , B: b}\nexec: {command: [a, '${A}', '$${B}']}\n")
 	f.Fuzz(func(t *testing.T, content string) {
 		id, def, err := Parse("f.yaml", []byte(content))
 		if (def == nil) == (err == nil) {

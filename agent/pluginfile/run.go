@@ -37,11 +37,19 @@ func (r reader) container(n *yaml.Node, d *plugin.Definition) error {
 	err := r.mapping(n, "container", fields{
 		"runtime": r.oneOf("runtime", &c.Runtime, plugin.RuntimePodman, plugin.RuntimeDocker),
 		"image":   r.text("image", &c.Image),
-		"args":    r.list("args", "[--flag, --other-flag]", &c.Args, checkVariables),
-		"env":     r.env(&c.Env),
-		"mounts":  r.list("mounts", "[/etc/ceph:/etc/ceph:ro]", &c.Mounts, checkMount),
-		"pull":    r.oneOf("pull", &c.Pull, plugin.PullNever, plugin.PullMissing),
+		"entrypoint": func(n *yaml.Node) error {
+			err := r.text("entrypoint", &c.Entrypoint)(n)
+			if err == nil && c.Entrypoint == "" {
+				err = r.errorf(n, "the entrypoint is empty; remove the key to use that of the image")
+			}
+			return err
+		},
+		"args":   r.list("args", "[--flag, --other-flag]", &c.Args, checkVariables),
+		"env":    r.env(&c.Env),
+		"mounts": r.list("mounts", "[/etc/ceph:/etc/ceph:ro]", &c.Mounts, checkMount),
+		"pull":   r.oneOf("pull", &c.Pull, plugin.PullNever, plugin.PullMissing),
 	})
+	c.Image = r.fill(c.Image)
 
 	switch {
 	case err != nil:
@@ -119,6 +127,7 @@ func (r reader) list(key, example string, to *[]string, check func(string) error
 			if err != nil {
 				return err
 			}
+			s = r.fill(s)
 			if err := check(s); err != nil {
 				return r.errorf(item, "in %s: %s", key, err)
 			}
@@ -162,6 +171,7 @@ func (r reader) env(to *map[string]plugin.EnvValue) func(*yaml.Node) error {
 			if err != nil {
 				return err
 			}
+			s = r.fill(s)
 			if err := checkVariables(s); err != nil {
 				return r.errorf(value, "in %s: %s", name, err)
 			}

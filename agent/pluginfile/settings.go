@@ -40,6 +40,7 @@ func Settings(d *plugin.Definition) map[string]string {
 		c := d.Container
 		set("container.runtime", c.Runtime)
 		set("container.image", c.Image)
+		set("container.entrypoint", c.Entrypoint)
 		set("container.args", list(c.Args))
 		set("container.mounts", list(c.Mounts))
 		if c.Pull != plugin.PullNever {

@@ -10,13 +10,14 @@ import (
 // plugin.
 const (
 	VarEndpoint  = "CSI_ENDPOINT"
+	VarSocket    = "CSI_SOCKET"
 	VarNodeID    = "NODE_ID"
 	VarPluginID  = "PLUGIN_ID"
 	VarStateDir  = "STATE_DIR"
 	VarMountRoot = "MOUNT_ROOT"
 )
 
-var variables = []string{VarEndpoint, VarNodeID, VarPluginID, VarStateDir, VarMountRoot}
+var variables = []string{VarEndpoint, VarSocket, VarNodeID, VarPluginID, VarStateDir, VarMountRoot}
 
 // EnvIncarnation is the environment variable that identifies one process of a plugin. The agent
 // sets a unique value for each process.

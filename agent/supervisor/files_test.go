@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/agent/supervisor/definitions"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -45,7 +46,7 @@ func TestBadFiles(t *testing.T) {
 		"command.yaml":   {"command", "id: command\nexec:\n  command: /bin/x -y\n", `:3: "command" is not a list, like [/usr/bin/plugin, --flag]`},
 		"nocommand.yaml": {"nocommand", "id: nocommand\nexec: {env: {A: b}}\n", ":2: exec has no command"},
 		"dir.yaml":       {"dir", "id: dir\nexec: {command: [bin/x]}\n", `:2: command "bin/x" is neither an absolute path nor a name in PATH`},
-		"variable.yaml":  {"variable", "id: variable\nexec:\n  command:\n  - /bin/x\n  - ${HOME}\n", ":5: in command: unknown variable ${HOME}; known are CSI_ENDPOINT, NODE_ID, PLUGIN_ID, STATE_DIR, MOUNT_ROOT"},
+		"variable.yaml":  {"variable", "id: variable\nexec:\n  command:\n  - /bin/x\n  - ${HOME}\n", ":5: in command: unknown variable ${HOME}; known are CSI_ENDPOINT, CSI_SOCKET, NODE_ID, PLUGIN_ID, STATE_DIR, MOUNT_ROOT"},
 		"brace.yaml":     {"brace", "id: brace\nexec: {command: [/bin/x], env: {A: '${NODE_ID'}}\n", `:2: in A: "${NODE_ID" has no closing brace`},
 		"equals.yaml":    {"equals", "id: equals\nexec: {command: [/bin/x], env: {PW=hunter2}}\n", `:2: in env "PW=…" is no KEY: VALUE`},
 		"env.yaml":       {"env", "id: env\nexec: {command: [/bin/x], env: {CSI_ENDPOINT: x}}\n", ":2: CSI_ENDPOINT is set by the agent"},
@@ -285,6 +286,37 @@ func TestRemovedFile(t *testing.T) {
 	b.file("fake.yaml", b.fakeFile("", ""))
 	b.reload()
 	b.await("fake", supervisor.Ready)
+}
+
+// TestDisabledFile checks that a file with enabled: false counts as absent, that its mistakes are
+// shown, and that the plugin starts when the file no longer says so.
+func TestDisabledFile(t *testing.T) {
+	b, _ := newRegistry(t)
+	text := b.fakeFile("", "")
+	b.file("fake.yaml", text+"enabled: false\n")
+	b.file("bad.yaml", "id: bad\nenabled: false\nrestart: always\n")
+	b.start()
+	b.await("bad", supervisor.Failed)
+	if all := b.sup.Statuses(); len(all) != 1 {
+		t.Errorf("plugins %+v", all)
+	}
+
+	// A disabled file does not prevent a registration of the same id. A disabled text cannot be
+	// registered.
+	_, err := b.sup.Register(t.Context(), "f.yaml", []byte(text+"enabled: false\n"))
+	expectRefused(t, err, volume.ErrInvalid, "f.yaml has the key enabled with the value false")
+	b.register(text, definitions.Registered)
+	must(t, b.deregister(false))
+
+	b.file("fake.yaml", text+"enabled: true\n")
+	b.reload()
+	first := b.await("fake", supervisor.Ready)
+	b.file("fake.yaml", text+"enabled: false\n")
+	b.reload()
+	await(t, "the plugin's end", func() bool { _, err := b.sup.Status("fake"); return errors.Is(err, volume.ErrNotFound) })
+	if alive(first.PID) {
+		t.Error("the process is left")
+	}
 }
 
 // TestLocalFile checks that a plugin file may have the id of the bundled driver.

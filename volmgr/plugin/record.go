@@ -128,12 +128,14 @@ type Exec struct {
 
 // Container describes a container that the agent runs as the plugin.
 type Container struct {
-	Runtime string              `json:"runtime"` // RuntimePodman or RuntimeDocker
-	Image   string              `json:"image"`
-	Args    []string            `json:"args,omitempty"` // arguments that follow the image's entrypoint
-	Env     map[string]EnvValue `json:"env,omitempty"`
-	Mounts  []string            `json:"mounts,omitempty"` // SOURCE:TARGET[:OPTIONS], in addition to the mounts that every plugin gets
-	Pull    string              `json:"pull"`             // PullNever or PullMissing
+	Runtime string `json:"runtime"` // RuntimePodman or RuntimeDocker
+	Image   string `json:"image"`
+	// Entrypoint replaces the image's entrypoint, unless it is empty.
+	Entrypoint string              `json:"entrypoint,omitempty"`
+	Args       []string            `json:"args,omitempty"` // arguments that follow the image's entrypoint
+	Env        map[string]EnvValue `json:"env,omitempty"`
+	Mounts     []string            `json:"mounts,omitempty"` // SOURCE:TARGET[:OPTIONS], in addition to the mounts that every plugin gets
+	Pull       string              `json:"pull"`             // PullNever or PullMissing
 }
 
 // These are the container runtimes, and the policies for a missing image.
@@ -205,7 +207,7 @@ func (c *Container) equal(o *Container) bool {
 	if c == nil || o == nil {
 		return c == o
 	}
-	return c.Runtime == o.Runtime && c.Image == o.Image && c.Pull == o.Pull &&
+	return c.Runtime == o.Runtime && c.Image == o.Image && c.Entrypoint == o.Entrypoint && c.Pull == o.Pull &&
 		slices.Equal(c.Args, o.Args) && slices.Equal(c.Mounts, o.Mounts) && maps.EqualFunc(c.Env, o.Env, EnvValue.equal)
 }
 

@@ -91,7 +91,7 @@ func (m *maker) said(err error) error {
 func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 	c, value := m.Definition.Container, m.Values
 	s := container.Spec{
-		Name: m.name(), Image: c.Image,
+		Name: m.name(), Image: c.Image, Entrypoint: c.Entrypoint,
 		Labels: map[string]string{
 			labelPlugin: m.ID, labelPlace: m.Paths.Dir, labelIncarnation: rand.Text(), labelDefinition: m.made(),
 		},

@@ -56,14 +56,14 @@ func TestSpec(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy")
 	dir := t.TempDir()
 	r := newTest("/var/lib/volagent", plugin.Container{
-		Runtime: "docker", Image: "i", Args: []string{"--id=${NODE_ID}"}, Mounts: []string{dir + ":/etc/ceph:ro"},
+		Runtime: "docker", Image: "i", Entrypoint: "/e", Args: []string{"--id=${NODE_ID}", "${CSI_SOCKET}"}, Mounts: []string{dir + ":/etc/ceph:ro"},
 		Env: map[string]plugin.EnvValue{"A": {Value: "${STATE_DIR}"}},
 	})
 	s, err := r.spec(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(s.Args, []string{"--id=node"}) || !slices.Equal(s.Volumes, []string{dir + ":/etc/ceph:ro"}) {
+	if !slices.Equal(s.Args, []string{"--id=node", r.Paths.Socket}) || s.Entrypoint != "/e" || !slices.Equal(s.Volumes, []string{dir + ":/etc/ceph:ro"}) {
 		t.Errorf("%+v", s)
 	}
 	for _, want := range []container.Var{{Name: "HTTPS_PROXY", Value: "http://proxy"}, {Name: "A", Value: r.Paths.State}, {Name: "CSI_ENDPOINT", Value: "unix://" + r.Paths.Socket}} {

@@ -109,6 +109,7 @@ func (d *Definitions) onDisk() ([]Found, error) {
 // admit returns an error if a definition conflicts with another registered definition or with a
 // file.
 func (d *Definitions) admit(name string, def *plugin.Definition, others []*plugin.Definition, files []Found) error {
+	files = enabled(files)
 	for _, f := range files {
 		switch {
 		case f.ID != def.ID || f.Definition != nil && !samePart(f.Definition, def):
@@ -172,7 +173,7 @@ func (d *Definitions) Deregister(id string, do func(g *Deregistration) error) er
 		return err
 	}
 
-	g := &Deregistration{Files: files, d: d}
+	g := &Deregistration{Files: enabled(files), d: d}
 	for _, def := range d.registered {
 		if def.ID == id {
 			g.drop = append(g.drop, *def)

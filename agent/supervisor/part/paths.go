@@ -96,6 +96,8 @@ func (p Paths) Values(id, nodeID string) func(string) string {
 		switch name {
 		case pluginfile.VarEndpoint:
 			return "unix://" + p.Socket
+		case pluginfile.VarSocket:
+			return p.Socket
 		case pluginfile.VarNodeID:
 			return nodeID
 		case pluginfile.VarPluginID:
