@@ -19,6 +19,9 @@ const (
 
 var variables = []string{VarEndpoint, VarSocket, VarNodeID, VarPluginID, VarStateDir, VarMountRoot}
 
+// Variables returns the names of the variables that a plugin file may use.
+func Variables() []string { return slices.Clone(variables) }
+
 // EnvIncarnation is the environment variable that identifies one process of a plugin. The agent
 // sets a unique value for each process.
 const EnvIncarnation = "VOLAGENT_INCARNATION"
