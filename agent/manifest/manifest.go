@@ -221,3 +221,10 @@ func checked(name string, text []byte) (*plugin.Definition, error) {
 
 	return def, nil
 }
+
+// IDOf returns the id of the plugin that a plugin file defines. It returns "" if it cannot read the
+// id. The file may have other mistakes.
+func IDOf(text []byte) string {
+	id, _, _ := pluginfile.Parse("", text)
+	return id
+}

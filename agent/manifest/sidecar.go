@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// task is what a sidecar does for its pod.
+// task is the work of a sidecar for its pod.
 type task int
 
 const (

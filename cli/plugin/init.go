@@ -136,28 +136,28 @@ func unknownDriver(name string) error {
 
 // register returns the command that passes the file to the agent.
 func (o *initOptions) register() string {
-	if o.inPluginDir() {
+	if inPluginDir(o.file) {
 		return "volctl plugin list"
 	}
 	return suggest.Command("volctl plugin register %s", o.file)
+}
+
+// inPluginDir reports whether a file seems to be in the plugin directory, whose files the agent loads itself.
+func inPluginDir(file string) bool {
+	dir, err := filepath.Abs(filepath.Dir(file))
+	return err == nil && file != "-" && filepath.Base(dir) == pluginDirName
 }
 
 // pluginDirName is the name of the plugin directory without its path. The path is part of the
 // agent's configuration, which volctl does not know.
 const pluginDirName = "plugins.d"
 
-// inPluginDir reports whether the file is in a plugin directory, whose files the agent loads itself.
-func (o *initOptions) inPluginDir() bool {
-	dir, err := filepath.Abs(filepath.Dir(o.file))
-	return err == nil && o.file != "-" && filepath.Base(dir) == pluginDirName
-}
-
 // secrets returns the directory for the files with secrets, as an absolute path.
 func (o *initOptions) secrets() (string, error) {
 	switch {
 	case o.secretDir != "":
 		return filepath.Abs(o.secretDir)
-	case o.inPluginDir():
+	case inPluginDir(o.file):
 		return filepath.Abs(filepath.Join(filepath.Dir(o.file), "..", "secrets"))
 	default:
 		return recipe.DefaultSecretDir, nil

@@ -81,7 +81,7 @@ func (w *written) words(name string) string {
 
 // next returns the command to run after the file is complete.
 func (o *initOptions) next(id string) string {
-	if o.inPluginDir() {
+	if inPluginDir(o.file) {
 		return suggest.Command("volctl plugin enable %s", id)
 	}
 	return suggest.Command("volctl plugin enable %s --file %s", id, o.file)

@@ -24,7 +24,7 @@ func New(a *command.App) *cobra.Command {
 		command.Inspect(newStatus(a), a, "Show a plugin as JSON (short for plugin status ID -o json)"), newLogs(a),
 		newVolumes(a), newCapacity(a), newHealth(a),
 		newRestart(a), newStop(a), newStart(a),
-		newInit(a), newEnable(a), newDisable(a), newRegister(a), newDeregister(a), newTest(a),
+		newInit(a), newImport(a), newEnable(a), newDisable(a), newRegister(a), newDeregister(a), newTest(a),
 	)
 }
 

@@ -77,6 +77,9 @@ func readFiles(dir string) ([]Found, error) {
 	return all, nil
 }
 
+// enabled returns the files without those that disabledFiles returns.
+func enabled(files []Found) []Found { return slices.DeleteFunc(slices.Clone(files), Found.disabled) }
+
 // isPluginFile reports whether name is the name of a plugin file. The swap and backup files of
 // editors have other names.
 func isPluginFile(name string) bool {
