@@ -64,7 +64,7 @@ func TestMountOptions(t *testing.T) {
 		"uid=nobody-here":      `uid "nobody-here" is neither a number below 4294967295 nor a name that this host knows; uid=1000`,
 		"mode=9":               `mode needs an octal number from 0 to 7777, not "9"; mode=0770`,
 		"size=1GiB":            `the option "size" is for a new volume; name the class too: class=NAME`,
-		"class=x,size=1":       `bad size "1": a unit is needed, as in 1GiB; size=10GiB`,
+		"class=x,size=1":       `bad size "1": a number without a unit counts bytes, and must be at least 1048576`,
 		"class=a/b":            `bad class id "a/b"`,
 		"recursive":            "recursive needs uid, gid or mode; recursive and gid=GROUP",
 	} {
