@@ -152,6 +152,46 @@ func TestReclaimFence(t *testing.T) {
 	}
 }
 
+// TestReclaimTakenOver checks which calls the target only ends after a host has taken them over and is gone. Only
+// a target that is attaching the volume has a step that leads to the end of the call.
+func TestReclaimTakenOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		hold Hold
+		ends bool
+	}{
+		"the detach of a fencing":    {Hold{Operation: "op", Attachment: Unclear, By: "d", NodeID: "id-b"}, true},
+		"a detach, executed late":    {Hold{Operation: "op", Attachment: Detaching, NodeID: "id-b"}, true},
+		"an attach of the target":    {Hold{Operation: "op", Attachment: Attaching, NodeID: "id-b"}, false},
+		"an attach, admitted before": {Hold{Operation: "op", Attachment: Attaching, NodeID: "id-b", Incarnation: 2}, false},
+	} {
+		left := Call{Executor: "d", Operation: "fence", Call: call.ControllerUnpublish, Target: "b", NodeID: "id-b", Fence: true}
+		o := Orphan{
+			Meta: stored(MetaKey, Meta{Schema: Schema, Epoch: 1}), Node: stored(NodeKey("c"), Node{Incarnation: 3, State: NodeReady}),
+			Call: stored(CallKey("db"), left), Hold: stored(HoldKey("b", "db"), c.hold), node: "c", id: "db", call: left,
+		}
+		txn, err := o.TakeOverCall(Asker{Node: "c", Incarnation: 3, Era: Era{Epoch: 1}}, time.Unix(9, 0))
+		taken, aerr := Situation{id: "db", Hold: o.Hold, Call: o.Call}.After(txn, 20)
+		if err != nil || aerr != nil || !taken.Call.Value.TakenOver("c") {
+			t.Fatalf("%s: the call becomes %+v, %v, %v", name, taken.Call.Value, err, aerr)
+		}
+
+		o.Node, o.node = stored(NodeKey("b"), Node{Incarnation: 3, State: NodeReady}), "b"
+		o.Call, o.Hold, o.call = taken.Call, taken.Hold, taken.Call.Value
+		txn, err = o.Reclaim(fencer)
+		after, aerr := Situation{id: "db", Hold: o.Hold, Call: o.Call}.After(txn, 21)
+		if err != nil || aerr != nil {
+			t.Fatalf("%s: %v, %v", name, err, aerr)
+		}
+		is := after.Hold.Value
+		if ended := !after.Call.Exists() && is.Attachment == Unclear && is.By == "b"; ended != c.ends {
+			t.Errorf("%s: the hold becomes %+v, the call %+v", name, is, after.Call.Value)
+		}
+		if back := after.Call.Value; !c.ends && (back.Executor != "b" || back.Taken || is != c.hold) {
+			t.Errorf("%s: the hold becomes %+v, the call %+v", name, is, back)
+		}
+	}
+}
+
 // TestNoteLate checks that a ControllerPublishVolume which was taken over while the volume was mounted is
 // noted in the hold.
 func TestNoteLate(t *testing.T) {

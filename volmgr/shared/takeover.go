@@ -101,7 +101,8 @@ func (o Orphan) TakeOverCall(who Asker, now time.Time) (Txn, error) {
 // Reclaim returns the transaction by which the target of a call takes it back from an executor that is
 // gone, under the same condition as TakeOverCall. The outcome of the call is unknown. The target's
 // own record then leads to ControllerUnpublishVolume. The detach of a fencing that has dropped no hold only
-// ends. If the target made that detach itself, it could detach the volume after it has attached it again.
+// ends. If the target made that detach itself, it could detach the volume after it has attached it again. A
+// mounted volume has no step that leads to the end of such a call.
 func (o Orphan) Reclaim(who Asker) (Txn, error) {
 	if err := CheckRegistered(o.Meta, o.Node, who); err != nil {
 		return Txn{}, err
@@ -115,7 +116,7 @@ func (o Orphan) Reclaim(who Asker) (Txn, error) {
 	}
 
 	compares := []Compare{Unchanged(o.Call.KV), Unchanged(o.Executor.KV), Unchanged(o.Hold.KV)}
-	if c.Fence { // the detach has no further effect, and the record of the target attaches the volume again
+	if c.Fence || o.withoutStep() { // the detach has no further effect, and the record of the target attaches the volume again
 		hold := o.Hold.Value
 		hold.Attachment, hold.By = Unclear, who.Node
 		return o.txn(compares, Delete(o.Call.Key), o.Hold.Put(hold)), nil
@@ -124,6 +125,14 @@ func (o Orphan) Reclaim(who Asker) (Txn, error) {
 	then := o.noteLate(nil)
 	c.Executor, c.Incarnation, c.Task, c.Taken = who.Node, who.Incarnation, "", false
 	return o.txn(compares, append(then, o.Call.Put(c))...), nil
+}
+
+// withoutStep reports whether a host has taken the call over, and the record of the target may have no step that
+// leads to its end. The call may be the detach of a fencing, because a host that takes it over removes that mark.
+// It may also be a detach whose announcement was executed late, after the target had kept the volume. A target
+// that attaches the volume always makes the next call.
+func (o Orphan) withoutStep() bool {
+	return o.Call.Value.Taken && o.Hold.Value.Attachment != Attaching
 }
 
 // unchanged reports whether the call is still the one that the earlier read has shown. A later call may have the
