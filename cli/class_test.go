@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-// TestCreateWithClass checks the requests for volumes of a class. They contain only what the user has
-// given, because the class decides about the rest.
+// TestCreateWithClass checks the requests for volumes of a class. They contain only the fields that the user
+// has given, because the class decides about the rest.
 func TestCreateWithClass(t *testing.T) {
 	f := world()
 	f.on["POST /v1/volumes/a/create"] = answers(api.VolumeResult{Outcome: "created", Volume: api.Volume{Spec: api.VolumeSpec{ID: "a"}, Class: "fast"}})

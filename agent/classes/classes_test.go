@@ -268,7 +268,7 @@ func TestFixed(t *testing.T) {
 		}
 		tt.request.ID = "data"
 		_, err := combine(c, tt.request)
-		refused(t, err, volume.ErrRefused, `class "fast" fixes what the request changes: `, tt.want)
+		refused(t, err, volume.ErrRefused, `class "fast" fixes values that the request changes: `, tt.want)
 		if err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: the error contains the secret", field)
 		}

@@ -79,7 +79,7 @@ func (m *merger) refusal() error {
 		return nil
 	}
 
-	err := volume.Errorf(volume.ErrRefused, "class %q fixes what the request changes: %s", m.ID, strings.Join(m.differ, "; "))
+	err := volume.Errorf(volume.ErrRefused, "class %q fixes values that the request changes: %s", m.ID, strings.Join(m.differ, "; "))
 	if len(m.fields) == 0 {
 		return err.WithHint("leave it out, or choose another class: volctl class list")
 	}

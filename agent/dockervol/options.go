@@ -244,7 +244,7 @@ func (o options) named(runtime, name string) volume.RuntimeVolume {
 // creates reports whether the options describe a new volume.
 func (o options) creates() bool { return o.plugin != "" || o.class != "" }
 
-// spec returns the specification of a new volume. With a class, it contains only what the options
+// spec returns the specification of a new volume. With a class, it contains only the fields that the options
 // name, because the class decides about the rest. Containers need a file system.
 func (o options) spec(id string) api.VolumeSpec {
 	if o.class != "" {

@@ -71,8 +71,8 @@ func runList(ctx context.Context, client *apiclient.Client, out *output.Printer)
 	})
 }
 
-// made returns the plugin that creates the volumes. If it is unknown, made returns what the class
-// names.
+// made returns the plugin that creates the volumes. If it is unknown, made returns the id that the
+// class names.
 func made(c *api.Class) string {
 	switch {
 	case c.PluginID != "":

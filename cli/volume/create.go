@@ -41,7 +41,7 @@ existing volume. If an existing volume matches the description, it stays as it i
 0. If it differs, it is refused with exit code 4, and the command shows each difference.
 
 With --class, or the key class in the file, a class of this host supplies the plugin and every
-field that the request leaves out, and limits the size. volctl class list shows the classes. The
+field that the request leaves out. The class also limits the size. volctl class list shows the classes. The
 file may also contain PersistentVolumeClaims of Kubernetes; storageClassName is then the class.
 
 With --snapshot or --clone, or the same keys in the file, the plugin fills the volume from a

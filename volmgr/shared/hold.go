@@ -30,8 +30,8 @@ type Ask struct {
 }
 
 // Granted returns the token of the hold that the operation of the request has already got. A hold of another kind
-// is not the one that the request asks for. A host uses the name of its operation again for its next hold, so such
-// a hold is older or newer than the record of a host after a restore of the store or of the host's disk.
+// is not the one that the request asks for. A host uses the name of its operation again for its next hold. So after a
+// restore of the store, or of the host's disk, such a hold is older or newer than the record of the host.
 func (s Situation) Granted(a Ask) (token volume.Token, ok bool) {
 	if !s.Hold.Exists() || !s.Hold.Value.matches(a.Operation, a.Access, a.Reader) {
 		return volume.Token{}, false

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/shared"
 )
 
-// disturbed says that from now on, the host may lose claims without the knowledge of its users. Nobody knows
-// when this ends, until expire is called.
+// disturbed says that from now on, the host may lose claims without the knowledge of its users. The time
+// of the end is not known until expire is called.
 func (c *clusterChaos) disturbed(stations ...*station) {
 	for _, s := range stations {
 		s.since.CompareAndSwap(0, cmp.Or(s.unsureFrom(), max(c.now(), 1)))

@@ -49,7 +49,7 @@ func (l *Lab) Replace(m *Member) {
 		other = l.Etcd[1]
 	}
 	// An answer may be lost, and the cluster accepts no change for a few seconds after a member has lost another
-	// one. So each attempt begins with what the cluster has.
+	// one. So each attempt begins with a list of the members.
 	url := m.url("http", peerPort)
 	m.Host.Await("etcd to remove the member", func() bool {
 		id, err := l.memberAt(other, url)
