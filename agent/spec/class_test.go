@@ -132,7 +132,7 @@ func TestClassMistakes(t *testing.T) {
 		class("driver: d"):                                           `f:3:9: "plugin_id" and "driver" are both given: a class needs only one of them`,
 		class("sice: 1GiB"):                                          `f:3:1: unknown field "sice" in a class (did you mean "size"?)`,
 		class("size: 1GiB"):                                          `f:3:7: size must be a mapping of names to values, not a text`,
-		class("size: {max: 10}"):                                     `f:3:13: size.max: bad size "10": a unit is needed, as in 10GiB`,
+		class("size: {max: 10}"):                                     `f:3:13: size.max: bad size "10": a number without a unit counts bytes, and must be at least 1048576`,
 		class("size: {most: 1GiB}"):                                  `f:3:8: unknown field "most" in size`,
 		class("allow: [plugin_id]"):                                  `f:3:9: unknown field in allow "plugin_id"; it is one of name, capabilities, fs_type, mount_flags, parameters, mutable_parameters, topology_request, secrets, reclaim, scope`,
 		class("name_prefix: ${HOST}-"):                               `f:3:14: bad name_prefix "${HOST}-": the only variable is ${NODE_ID}`,

@@ -38,7 +38,7 @@ func TestBadFiles(t *testing.T) {
 		"unit.yaml":      {"unit", "id: unit\nunit: x.mount\n", `:2: unit "x.mount" is not the name of a service`},
 		"builtin.yaml":   {"builtin", "id: builtin\nbuiltin: nfs\n", `:2: "builtin" is "nfs"; it can be local`},
 		"type.yaml":      {"type", "id: type\nsocket: /s\ntype: nodes\n", `:3: "type" is "nodes"; it can be node, controller, monolith`},
-		"duration.yaml":  {"duration", "id: duration\nsocket: /s\ntimeouts:\n  node: 30\n", `:4: "node" is "30"; it is a duration above zero with a unit, like 30s or 2m`},
+		"duration.yaml":  {"duration", "id: duration\nsocket: /s\ntimeouts:\n  node: 30x\n", `:4: "node" is "30x"; `},
 		"flight.yaml":    {"flight", "id: flight\nsocket: /s\nmax_in_flight: 0\n", `:3: "max_in_flight" is "0"; it is a whole number from 1 to 10000`},
 		"change.yaml":    {"change", "id: change\nsocket: /s\non_change: maybe\n", `:3: "on_change" is "maybe"; it can be pending, restart`},
 		"relative.yaml":  {"relative", "id: relative\nsocket: run/s\n", `:2: socket "run/s" is not an absolute path`},
@@ -304,7 +304,7 @@ func TestDisabledFile(t *testing.T) {
 	// A disabled file does not prevent a registration of the same id. A disabled text cannot be
 	// registered.
 	_, err := b.sup.Register(t.Context(), "f.yaml", []byte(text+"enabled: false\n"))
-	expectRefused(t, err, volume.ErrInvalid, "f.yaml has the key enabled with the value false")
+	expectRefused(t, err, volume.ErrRefused, "f.yaml has enabled: false; enable it first")
 	b.register(text, definitions.Registered)
 	must(t, b.deregister(false))
 
