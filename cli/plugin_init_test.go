@@ -39,7 +39,7 @@ func TestPluginInit(t *testing.T) {
 	none := offline(t) // the command works without an agent
 	for _, r := range recipe.All() {
 		res := none.volctl("plugin", "init", r.Name, "--secret-dir", "s", "--runtime", "podman")
-		if want := "(disabled); "; res.code != 0 || !strings.Contains(res.stdout, want) || !strings.Contains(res.stdout, "then: volctl plugin enable "+r.Name+" --file "+r.Name+".yaml\n") {
+		if want := "(disabled); "; res.code != 0 || !strings.Contains(res.stdout, want) || !strings.Contains(res.stdout, "then: volctl plugin enable "+r.Name+" --file="+r.Name+".yaml\n") {
 			t.Errorf("%s: %+v", r.Name, res)
 		}
 		_, def, err := pluginfile.Parse(r.Name+".yaml", []byte(readFile(t, r.Name+".yaml")))
@@ -181,7 +181,7 @@ func TestPluginInitValues(t *testing.T) {
 	for _, tt := range []struct{ args, words string }{
 		{"hetzner --set location", "--set needs NAME=VALUE"},
 		{"hetzner --set locatoin=nbg1", "hetzner has no such value; its values are location\nhint: did you mean location?"},
-		{"hetzner --set token=" + planted, "--set token: it is a secret, and a command line shows it to other users\nhint: volctl plugin init hetzner --set-secret token=FILE"},
+		{"hetzner --set token=" + planted, "--set token: it is a secret, and a command line shows it to other users\nhint: volctl plugin init hetzner --set-secret=token=FILE"},
 		{"hetzner --set location=a --set location=b", "--set location is given twice"},
 		{"hetzner --set location=", "the value is empty"},
 		{"hetzner --set-secret token", "--set-secret needs NAME=FILE"},

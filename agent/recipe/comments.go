@@ -59,7 +59,7 @@ func (r *Recipe) provenance() string {
 func (r *Recipe) settings(b *block, in Input) {
 	if len(r.Values) > 0 {
 		b.line("")
-		b.line("Values (volctl plugin init %s --set NAME=VALUE):", r.Name)
+		b.line("Values, which --set NAME=VALUE of volctl plugin init fills in:")
 		for _, v := range r.Values {
 			b.item(v.describe())
 		}
@@ -69,7 +69,7 @@ func (r *Recipe) settings(b *block, in Input) {
 		return
 	}
 	b.line("")
-	b.line("Secrets (volctl plugin init %s --set-secret NAME=FILE), one value in each file:", r.Name)
+	b.line("Secrets, one value in each file, which --set-secret NAME=FILE of volctl plugin init stores:")
 	for _, s := range r.Secrets {
 		words := s.describe()
 		if s.Volume || r.readsFile(s.Name) {
@@ -120,7 +120,7 @@ func (h *Host) list() []string {
 		out = append(out, "shared mounts, as under systemd, because the driver mounts for the host from a container")
 	}
 	if len(h.Directories) > 0 {
-		out = append(out, "directories that exist: mkdir -p "+strings.Join(h.Directories, " "))
+		out = append(out, "these directories: "+strings.Join(h.Directories, " "))
 	}
 	return append(out, h.Other...)
 }

@@ -222,7 +222,7 @@ func (o *enableOptions) files(ctx context.Context, client *apiclient.Client) ([]
 			return nil, err
 		}
 		if f.def.ID != o.id {
-			return nil, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("%s defines plugin %q", path, f.def.ID), Hint: suggest.Command("volctl plugin enable %s --file %s", f.def.ID, path)}
+			return nil, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("%s defines plugin %q", path, f.def.ID), Hint: suggest.Command("volctl plugin enable %s --file=%s", f.def.ID, path)}
 		}
 		files = append(files, f)
 	}

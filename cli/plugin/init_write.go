@@ -84,7 +84,7 @@ func (o *initOptions) next(id string) string {
 	if inPluginDir(o.file) {
 		return suggest.Command("volctl plugin enable %s", id)
 	}
-	return suggest.Command("volctl plugin enable %s --file %s", id, o.file)
+	return suggest.Command("volctl plugin enable %s --file=%s", id, o.file)
 }
 
 // input checks the flags, and reads the secrets.
@@ -171,7 +171,7 @@ func reason(err error) string {
 // hint proposes the name that the user may have meant.
 func (o *initOptions) hint(r *recipe.Recipe, name string, names []string) string {
 	if _, known := r.CleanSecret(name, []byte("x")); known == nil {
-		return suggest.Command("volctl plugin init %s --set-secret %s=FILE", r.Name, name)
+		return suggest.Command("volctl plugin init %s --set-secret=%s=FILE", r.Name, name)
 	}
 	if near := spec.Near(name, names); len(near) > 0 {
 		return "did you mean " + near[0] + "?"

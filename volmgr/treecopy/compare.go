@@ -76,6 +76,9 @@ func (c *comparer) dir(from, to *os.File, path string, skip func(string) bool, d
 	if depth > maxDepth {
 		return ErrTooDeep
 	}
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
 
 	a, err := openDir(int(from.Fd()), ".")
 	if err != nil {
