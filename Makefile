@@ -62,8 +62,8 @@ race: build ## run the tests under the race detector, with less to explore
 	@GOFLAGS= CGO_ENABLED=0 go tool -modfile=scripts/oldetcd.mod -n go.etcd.io/etcd/server/v3 >/dev/null
 	@$(MAKE) --no-print-directory -j2 -k test-folders test-packages CGO_ENABLED=1 TEST_FLAGS='-race -short'
 
-# One variant at a time, because all of them together need more than 20 GB of memory.
-explore: ## visit millions of states of two hosts that share a volume (an hour or more, up to 10 GB)
+# One variant at a time, because two of them together can need more than 20 GB of memory.
+explore: ## visit millions of states of two hosts that share a volume (an hour or more, 16 GB of memory)
 	go test -count=1 -timeout 8h -parallel 1 -v -run '^TestExplore$$' ./volmgr/shared/explore -explore.full | sed -E '/^ *(=== |--- PASS)/d'
 
 crash: ## kill agent, plugins, etcd and power at every point of every operation (minutes)
