@@ -7,6 +7,7 @@
 package classes
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -140,8 +141,8 @@ func (c *Classes) Problems() (all []api.Problem) {
 		if len(e.mistakes) > 0 {
 			continue
 		}
-		if _, err := c.pluginOf(e.doc.Spec); err != nil && err.Kind != volume.ErrPluginUnavailable {
-			add(e, mistake{e.doc.Line, err.Error()})
+		if _, problem := c.pluginOf(e.doc.Spec); problem != nil && !errors.Is(problem, volume.ErrPluginUnavailable) {
+			add(e, mistake{e.doc.Line, problem.Error()})
 		}
 	}
 

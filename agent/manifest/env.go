@@ -123,7 +123,7 @@ func (r *resolver) setSecret(name, base, source string) {
 	r.set(name, text{{secret: name}})
 	p := r.secretPath(name, base)
 	r.p.env[len(r.p.env)-1].secret = p
-	r.notes.secret(Secret{Variable: name, Path: p, Source: source})
+	r.secret(Secret{Variable: name, Path: p, Source: source})
 }
 
 // secretPath returns the path of a secret's file: the one that a person chose, or a default.
@@ -361,7 +361,7 @@ func (r *resolver) secretOf(name string, t text) string {
 	}
 
 	p := r.secretPath(name, name)
-	r.notes.secret(Secret{Variable: name, Path: p, Source: "the text of the variable " + name + ", which contains the secret of " + t.secretIn()})
+	r.secret(Secret{Variable: name, Path: p, Source: "the text of the variable " + name + ", which contains the secret of " + t.secretIn()})
 	return p
 }
 

@@ -186,7 +186,7 @@ func (r *resolver) part(c candidate) (part, error) {
 func (r *resolver) arguments(words []text) ([]string, error) {
 	args := make([]string, len(words))
 	for i, word := range words {
-		raw, _ := text(word[:min(len(word), 1)]).raw()
+		raw, _ := word[:min(len(word), 1)].raw()
 		flag, _, _ := strings.Cut(raw, "=")
 		if secret := word.secretIn(); secret != "" {
 			return nil, &Error{Kind: SecretArgument, Message: fmt.Sprintf(
@@ -227,11 +227,9 @@ func pluginID(objects []*object, found []candidate, opts Options) (string, error
 		}
 	}
 
-	id := ""
+	id := idOfWorkload(found[0].workload.object.Metadata.Name)
 	if len(drivers) == 1 {
 		id = idOfWorkload(idOfDriver(drivers[0]))
-	} else {
-		id = idOfWorkload(found[0].workload.object.Metadata.Name)
 	}
 
 	if volume.CheckPluginID(id) != nil {

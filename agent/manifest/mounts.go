@@ -337,7 +337,7 @@ func (r *resolver) secretFiles(taker string, ref fileRefs, dir string) (bool, er
 
 	files := ref.files(keys)
 	for _, name := range sortedKeys(files) {
-		r.notes.secret(Secret{Variable: taker, Path: path.Join(dir, name), Source: fmt.Sprintf("key %q of Secret %q", files[name], ref.Name)})
+		r.secret(Secret{Variable: taker, Path: path.Join(dir, name), Source: fmt.Sprintf("key %q of Secret %q", files[name], ref.Name)})
 	}
 	if len(files) == 0 {
 		add(&r.Make, "directory %s with the files of Secret %q, each with mode 0600", dir, ref.Name)
@@ -354,7 +354,7 @@ func (r *resolver) mountFiles(dir string, m volumeMount) {
 
 // projected translates the mount of a volume that consists of several sources.
 func (r *resolver) projected(m volumeMount, v volumeDef) error {
-	dir, any := r.directory(v.Name), false
+	dir, filled := r.directory(v.Name), false
 	for _, s := range v.Projected.Sources {
 		var found bool
 		var err error
@@ -371,10 +371,10 @@ func (r *resolver) projected(m volumeMount, v volumeDef) error {
 		if err != nil {
 			return err
 		}
-		any = any || found
+		filled = filled || found
 	}
 
-	if any {
+	if filled {
 		r.mountFiles(dir, m)
 	}
 	return nil

@@ -74,8 +74,8 @@ func swarmConfig(data []byte) (*managedPlugin, error) {
 	if json.Unmarshal(data, &inspected) == nil && len(inspected) == 1 {
 		data = inspected[0]
 	}
-	if json.Unmarshal(data, &probe) != nil || probe.Kind != "" {
-		return nil, nil
+	if err := json.Unmarshal(data, &probe); err != nil || probe.Kind != "" {
+		return nil, nil //nolint:nilerr // a text that is no JSON is a manifest of Kubernetes
 	}
 	if len(probe.Interface) == 0 && len(probe.Config) > 0 {
 		data = probe.Config

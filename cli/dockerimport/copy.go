@@ -170,7 +170,7 @@ func readMarker(root *os.Root) (o origin, err error) {
 		return o, err
 	}
 	if json.Unmarshal(raw, &o) != nil {
-		return origin{}, nil // the host died while the file was written
+		return origin{}, nil //nolint:nilerr // the host died while the file was written
 	}
 	return o, nil
 }

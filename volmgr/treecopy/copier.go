@@ -127,7 +127,7 @@ func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
 	// Set the attributes of the directory after its files are copied. A default ACL must not affect
 	// these files, and making the files changes the times of the directory.
 	err = unix.Mkdirat(to, toName, 0o700)
-	if err != nil && !(c.resume && errors.Is(err, unix.EEXIST)) {
+	if err != nil && (!c.resume || !errors.Is(err, unix.EEXIST)) {
 		return err
 	}
 
