@@ -22,7 +22,7 @@ func WriteAll(dir string, files []NewFile) (err error) {
 	var made []string
 	defer func() {
 		if err != nil {
-			_ = removeAll(made) // the first error is the one to report
+			err = errors.Join(err, removeAll(made))
 		}
 	}()
 
